@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from sympy import Expr, ImmutableMatrix, latex, sqrt
 
+from .algebra import entries as nonzero
 from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
-from .pieces import Jump
 from .swaps import Swap
 
 
@@ -15,7 +15,7 @@ def equations(recipe: Dynamics) -> list[tuple[str, str]]:
     rows = []
     for i, block in enumerate(recipe.state):
         drift = recipe.drift[i]
-        terms = [] if drift == 0 else [f"{_bracket(drift)} dt"]
+        terms = [f"({drift}) dt" if drift.is_Add else f"{drift} dt"] if drift != 0 else []
         noisy = _noisy(recipe, i)
         if noisy == [block]:
             terms.append(f"sqrt({2 * recipe.D[i, i]}) dW_{block}")
@@ -30,65 +30,37 @@ def _noisy(recipe: Dynamics, i: int) -> list[Block]:
     return [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
 
 
-def _bracket(expression: Expr) -> str:
-    return f"({expression})" if expression.is_Add else str(expression)
-
-
-def _upper_triangle(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[Block, Block, Expr]]:
+def entries(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[Block, Block, Expr]]:
     """The non-zero entries of a matrix over blocks on and above its diagonal: row, column, entry."""
-    for i, a in enumerate(state):
-        for j, b in enumerate(state):
-            if j >= i and matrix[i, j] != 0:
-                yield a, b, matrix[i, j]
-
-
-def entries(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> list[tuple[str, str]]:
-    """The non-zero entries of a matrix over blocks, upper triangle, with readable labels."""
-    return [(f"[{a}, {b}]", str(entry)) for a, b, entry in _upper_triangle(matrix, state)]
+    return ((state[i], state[j], e) for (i, j), e in nonzero(matrix).items() if i <= j)
 
 
 def as_text(recipe: Dynamics) -> str:
     """Blocks, H, D, Q, Gamma, the SDE, adaptations, jumps, words, parameters and their conversions as text."""
     title = f"{recipe.name}   {recipe.source}" if recipe.source else recipe.name
-    rows = [
-        *recipe.doc.strip().splitlines(),
-        *_blocks(recipe),
-        *_formulas(recipe),
-        *_motions(recipe),
-        *_words(recipe),
-        *_acceptance(recipe),
-        *map(_parameter, recipe.parameters),
-        *_conversions(recipe),
-        f"claim   {recipe.claim}",
-    ]
+    rows = [*recipe.doc.strip().splitlines(), *_blocks(recipe), *_formulas(recipe), *_motions(recipe)]
+    if recipe.metropolis:
+        rows.append("accept  or reject each step by its work, as samplers.sample does unless metropolis=False")
+    rows += [*map(_parameter, recipe.parameters), *_conversions(recipe), f"claim   {recipe.claim}"]
     return "\n".join([title, *(f"  {row}" for row in rows)])
 
 
-def _acceptance(recipe: Dynamics) -> Iterator[str]:
-    if recipe.metropolis:
-        yield "accept  or reject each step by its work, as samplers.sample does unless metropolis=False"
-
-
 def _blocks(recipe: Dynamics) -> Iterator[str]:
-    yield "state   " + ", ".join(map(_block, recipe.state))
+    kinds = ["vector" if b.is_vector else "scalar" for b in recipe.state]
+    kinds = [kind if b.domain.is_real else f"{kind}, {b.domain}" for b, kind in zip(recipe.state, kinds)]
+    yield "state   " + ", ".join(f"{b} ({kind})" for b, kind in zip(recipe.state, kinds))
     yield "target  " + ", ".join(b.name for b in recipe.targets)
     for z, own in recipe.maps.items():
-        yield f"map     {own}; energies, starts and draws are of {own.theta}" + (
-            f", and U({z}) is U({own.theta})" if recipe.potentials else ""
-        )
-
-
-def _block(b: Block) -> str:
-    kind = "vector" if b.is_vector else "scalar"
-    return f"{b} ({kind})" if b.domain.is_real else f"{b} ({kind}, {b.domain})"
+        energy = f", and U({z}) is U({own.theta})" if recipe.potentials else ""
+        yield f"map     {own}; energies, starts and draws are of {own.theta}{energy}"
 
 
 def _formulas(recipe: Dynamics) -> Iterator[str]:
     """Lines of H, the matrices, Gamma and the rows of the SDE."""
     yield f"H       {recipe.H}"
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
-        for where, value in entries(matrix, recipe.state):
-            yield f"{label + where:15} {value}"
+        for a, b, e in entries(matrix, recipe.state):
+            yield f"{f'{label}[{a}, {b}]':15} {e}"
     for b, g in zip(recipe.state, recipe.gamma):
         if g != 0:
             yield f"{f'Gamma[{b}]':15} {g}"
@@ -97,21 +69,13 @@ def _formulas(recipe: Dynamics) -> Iterator[str]:
 
 
 def _motions(recipe: Dynamics) -> Iterator[str]:
-    """Lines of adaptations and jumps."""
+    """Lines of adaptations, jumps, letters and words."""
     order = recipe.order.replace("_", " ")
     for a in recipe.adapted:
         yield f"{a.name:7} <- {recipe.adapt.get(a, a)}   ({order}; at first {a.start})"
     for letter, jump in recipe.jumps.items():
-        yield f"jump {letter}  {jump}{_probability(recipe, jump)}"
-
-
-def _probability(recipe: Dynamics, jump: Jump | Swap) -> str:
-    """The probability of a swap as text; empty for other jumps."""
-    return f"   (with the probability min(1, {jump.ratio(recipe.H)}))" if isinstance(jump, Swap) else ""
-
-
-def _words(recipe: Dynamics) -> Iterator[str]:
-    """Lines of letters and words."""
+        ratio = f"   (with the probability min(1, {jump.ratio(recipe.H)}))" if isinstance(jump, Swap) else ""
+        yield f"jump {letter}  {jump}{ratio}"
     for letter, piece in recipe.pieces.items():
         yield f"letter {letter} = {piece}"
     for name, word in {"recommended": recipe.scheme, **recipe.schemes}.items():
@@ -120,12 +84,9 @@ def _words(recipe: Dynamics) -> Iterator[str]:
 
 
 def _parameter(s: Parameter) -> str:
-    text = f"{s.name:7} {s.range_in_words}"
-    if s.per:
-        text += f" per {s.per}"
-    if s.default is not None:
-        text += f", default {s.default:g}"
-    return f"{text}: {s.doc}" if s.doc else text
+    per = f" per {s.per}" if s.per else ""
+    default = "" if s.default is None else f", default {s.default:g}"
+    return f"{s.name:7} {s.range_in_words}{per}{default}" + (f": {s.doc}" if s.doc else "")
 
 
 def _conversions(recipe: Dynamics) -> Iterator[str]:
@@ -141,7 +102,7 @@ def as_latex(recipe: Dynamics) -> str:
     """H, D, Q, Gamma, the SDE and swaps as a LaTeX aligned environment."""
     rows = [rf"H &= {latex(recipe.H)}"]
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for a, b, entry in _upper_triangle(matrix, recipe.state):
+        for a, b, entry in entries(matrix, recipe.state):
             rows.append(rf"{label}_{{{latex(a)} {latex(b)}}} &= {latex(entry)}")
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     for i, b in enumerate(recipe.state):

@@ -10,11 +10,10 @@ from sympy.matrices import MatrixBase
 from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
-from .laws import Law
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
-from .symbols import formula, is_site
+from .symbols import formula
 
 ORDERS = ("lagged", "same_step", "differentiated")
 
@@ -22,38 +21,31 @@ ORDERS = ("lagged", "same_step", "differentiated")
 def state_of(state: Any, name: str) -> tuple[Block, ...]:
     """The blocks of a state as a tuple; raises RecipeError for anything else."""
     blocks = (state,) if isinstance(state, Block) else state
+    where = f"{name}, state"
     if not isinstance(blocks, (tuple, list)) or not blocks or not all(isinstance(b, Block) for b in blocks):
-        raise RecipeError(
-            f"{name}, state",
-            f"a state is made of blocks, got {tuple(blocks) if isinstance(blocks, list) else blocks!r}",
-            do='Declare them with vector("theta") or scalar("xi").',
-        )
+        what = f"a state is made of blocks, got {tuple(blocks) if isinstance(blocks, list) else blocks!r}"
+        raise RecipeError(where, what, do='Declare them with vector("theta") or scalar("xi").')
     for b in blocks:
         if isinstance(b, Adapted):
-            raise RecipeError(
-                f"{name}, state",
-                f"{b} is adapted, and no part of the dynamics",
-                do=f"Leave it out of state=, and give its update in adapt={{{b}: ...}}.",
-            )
+            do = f"Leave it out of state=, and give its update in adapt={{{b}: ...}}."
+            raise RecipeError(where, f"{b} is adapted, and no part of the dynamics", do=do)
     return tuple(blocks)
 
 
 def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple[Block, ...]:
     """The target as a block, or as a tuple of several blocks, vectors first."""
-    if target is None:
-        target = state[0]
+    where = f"{name}, target"
+    target = state[0] if target is None else target
     blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
     if not blocks:
-        raise RecipeError(f"{name}, target", "it is empty", do="Name the block that the energy is a function of.")
+        raise RecipeError(where, "it is empty", do="Name the block that the energy is a function of.")
     for b in blocks:
         if b not in state:
-            raise RecipeError(f"{name}, target", f"{b} is not in the state", do="Target blocks are part of state=.")
+            raise RecipeError(where, f"{b} is not in the state", do="Target blocks are part of state=.")
         if b.domain.is_discrete:
-            raise RecipeError(
-                f"{name}, target", f"{b} is of categories, and has no gradient", do="Keep it beside the target."
-            )
+            raise RecipeError(where, f"{b} is of categories, and has no gradient", do="Keep it beside the target.")
     if len(set(blocks)) < len(blocks):
-        raise RecipeError(f"{name}, target", f"a block stands twice in {blocks}", do="Name each once.")
+        raise RecipeError(where, f"a block stands twice in {blocks}", do="Name each once.")
     return tuple(sorted(blocks, key=lambda b: not b.is_vector)) if len(blocks) > 1 else blocks[0]
 
 
@@ -63,73 +55,42 @@ def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:
     if order not in ORDERS:
         raise RecipeError(f"{name}, order {order!r}", "no such order", do=did_you_mean(order, ORDERS))
     if not isinstance(adapt, Mapping) or not all(isinstance(a, Adapted) for a in adapt):
-        raise RecipeError(
-            where,
-            f"it is a dict over adapted quantities, got {adapt!r}",
-            do='Write V = adapted("V", like=theta, start=...) and adapt={V: ...}.',
-        )
+        do = 'Write V = adapted("V", like=theta, start=...) and adapt={V: ...}.'
+        raise RecipeError(where, f"it is a dict over adapted quantities, got {adapt!r}", do=do)
     return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
 
 
 def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str) -> dict[str, Jump | Swap]:
     """The jumps by letter."""
+    where = f"{name}, jumps"
     if not isinstance(jumps, Mapping):
-        raise RecipeError(
-            f"{name}, jumps", f"jumps are a dict by letter, got {jumps!r}", do='Write jumps={"R": refresh(p)}.'
-        )
+        raise RecipeError(where, f"jumps are a dict by letter, got {jumps!r}", do='Write jumps={"R": refresh(p)}.')
     for letter, jump in jumps.items():
-        where = f"{name}, jumps[{letter!r}]"
+        at = f"{where}[{letter!r}]"
         if not isinstance(jump, Jump | Swap):
             what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
-            raise RecipeError(where, what, do="Write refresh(p, rate=nu), or swap(x, y).")
+            raise RecipeError(at, what, do="Write refresh(p, rate=nu), or swap(x, y).")
         for b in jump.blocks:
             if b not in state:
                 do = "Refresh a block of the state." if jump.redrawn else "Swap blocks of the state."
-                raise RecipeError(where, f"{b} is not in the state", do=do)
-        if jump.law is not None:
-            _check_law(jump.block, jump.law, where)
-        if jump.rate is not None:
-            _check_rate(jump, jump.rate, f"{where}, rate")
+                raise RecipeError(at, f"{b} is not in the state", do=do)
         if letter in pieces:
-            raise RecipeError(where, "this letter names a piece too", do="Use another letter.")
-    lettered({letter: jump.blocks for letter, jump in jumps.items()}, f"{name}, jumps")
+            raise RecipeError(at, "this letter names a piece too", do="Use another letter.")
+    lettered({letter: jump.blocks for letter, jump in jumps.items()}, where)
     return dict(jumps)
-
-
-def _check_law(block: Block, law: Law, where: str) -> None:
-    """Refuse a law with parameters that read the block, or that are per site for a scalar block."""
-    for e in law.arguments:
-        if e.has(block):
-            what = f"{e} reads {block}, and a law given all else is of what stays"
-            raise RecipeError(where, what, do=f"Write its parameters without {block}.")
-        if is_site(e) and not block.is_vector:
-            what = f"{e} has one value per site, but {block} is one number"
-            raise RecipeError(where, what, do="Wrap it in total().")
-
-
-def _check_rate(jump: Jump | Swap, rate: Expr, where: str) -> None:
-    """Refuse a rate that reads a jumping block, and a rate per site of a swap."""
-    for b in jump.blocks:
-        if rate.has(b):
-            what = f"{rate} reads {b}, and the jump would not keep the law"
-            raise RecipeError(where, what, do="Make it a rate of what stays.")
-    if isinstance(jump, Swap) and is_site(rate):
-        what = f"{rate} has one value per site, and a chain is swapped as a whole"
-        raise RecipeError(where, what, do="Wrap it in total().")
 
 
 def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, dict[Symbol, Expr]]:
     """The conversions by key, the names of a paper's parameters; each is a dict of formulas by parameter."""
-    return {key: _conversion(key, formulas, f"{name}, conversions[{key!r}]") for key, formulas in conversions.items()}
-
-
-def _conversion(key: str, formulas: Mapping, where: str) -> dict[Symbol, Expr]:
-    conversion = {s: formula(e, f"{where}[{s}]") for s, e in formulas.items()}
-    names = {s.name for e in conversion.values() for s in e.free_symbols} - {num_data.name}
-    if names != set(key.partition("; ")[0].split(", ")):
-        what = f"its formulas read {', '.join(sorted(names))}"
-        raise RecipeError(where, what, do="Name the paper's parameters in the key.")
-    return conversion
+    read = {}
+    for key, formulas in conversions.items():
+        where = f"{name}, conversions[{key!r}]"
+        read[key] = {s: formula(e, f"{where}[{s}]") for s, e in formulas.items()}
+        names = {s.name for e in read[key].values() for s in e.free_symbols} - {num_data.name}
+        if names != set(key.partition("; ")[0].split(", ")):
+            what = f"its formulas read {', '.join(sorted(names))}"
+            raise RecipeError(where, what, do="Name the paper's parameters in the key.")
+    return read
 
 
 def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
@@ -153,9 +114,8 @@ def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
     requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)
     for r in requires:
         if not isinstance(r, Relational) or not all(isinstance(s, Parameter) for s in r.free_symbols):
-            raise RecipeError(
-                f"{name}, requires", f"it is a relation between parameters, got {r!r}", do="Write (v0 < v1,)."
-            )
+            what = f"it is a relation between parameters, got {r!r}"
+            raise RecipeError(f"{name}, requires", what, do="Write (v0 < v1,).")
     return requires
 
 
@@ -172,55 +132,40 @@ def matrix_of(entries: Entries, state: tuple[Block, ...], symmetry: int, where: 
     [1,  0]])
     """
     index = {b: i for i, b in enumerate(state)}
-    by_pair = _by_pair(entries, state, where)
+    by_pair = _by_pair(entries, index, where)
     matrix = zeros(len(state))
     for (a, b), entry in by_pair.items():
-        for block in (a, b):
-            if block not in index:
-                raise RecipeError(where, f"{block} is not a block of the state", do=did_you_mean(block, index))
         value = formula(entry, f"{where}[{a}, {b}]")
-        mirror = formula(by_pair.get((b, a), symmetry * transposed(value)), f"{where}[{b}, {a}]")
-        excess = (mirror - symmetry * transposed(value)).expand()
+        opposite = symmetry * transposed(value)
+        excess = (formula(by_pair.get((b, a), opposite), f"{where}[{b}, {a}]") - opposite).expand()
         if excess != 0 and excess.simplify() != 0:
-            raise _asymmetric(where, a, b, symmetry, excess)
+            label = where.split(", ")[-1]
+            kind, sign = ("symmetric", "-") if symmetry > 0 else ("skew", "+")
+            what = f"not {kind}: {label}[{b}, {a}] {sign} {label}[{a}, {b}] = {excess}, not 0"
+            raise RecipeError(where, what, do="Give one triangle only, the other follows.")
         matrix[index[a], index[b]] = value
-        matrix[index[b], index[a]] = symmetry * transposed(value)
+        matrix[index[b], index[a]] = opposite
     return ImmutableMatrix(matrix)
 
 
-_AN_ENTRY = "Write for example {p: gamma} or {(theta, p): -1}."
-
-
-def _by_pair(entries: Entries, state: tuple[Block, ...], where: str) -> dict[tuple[Block, Block], Any]:
+def _by_pair(entries: Entries, index: dict[Block, int], where: str) -> dict[tuple[Block, Block], Any]:
     """The entries of a dict or a matrix by row and column."""
-    if isinstance(entries, Mapping):
-        return {_pair(key, where): entry for key, entry in entries.items()}
-    if not isinstance(entries, MatrixBase):
+    do = "Write for example {p: gamma} or {(theta, p): -1}."
+    if isinstance(entries, MatrixBase):
+        n = len(index)
+        if entries.shape != (n, n):
+            what = f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}"
+            raise RecipeError(where, what, do="Order rows and columns as in state=.")
+        return {(a, b): entries[i, j] for a, i in index.items() for b, j in index.items()}
+    if not isinstance(entries, Mapping):
         what = f"it is a dict over blocks or a sympy Matrix, got {type(entries).__name__}"
-        raise RecipeError(where, what, do=_AN_ENTRY)
-    n = len(state)
-    if entries.shape != (n, n):
-        raise RecipeError(
-            where,
-            f"a state of {n} blocks needs a {n} x {n} matrix, got {entries.shape}",
-            do="Order rows and columns as in state=.",
-        )
-    return {(a, b): entries[i, j] for i, a in enumerate(state) for j, b in enumerate(state)}
-
-
-def _pair(key: Any, where: str) -> tuple[Block, Block]:
-    """The row and the column of an entry's key."""
-    pair = key if isinstance(key, tuple) else (key, key)
-    if len(pair) != 2 or not all(isinstance(b, Block) for b in pair):
-        raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {key!r}", do=_AN_ENTRY)
-    return pair
-
-
-def _asymmetric(where: str, a: Block, b: Block, symmetry: int, excess: Expr) -> RecipeError:
-    label = where.split(", ")[-1]
-    kind, sign = ("symmetric", "-") if symmetry > 0 else ("skew", "+")
-    return RecipeError(
-        where,
-        f"not {kind}: {label}[{b}, {a}] {sign} {label}[{a}, {b}] = {excess}, not 0",
-        do="Give one triangle only, the other follows.",
-    )
+        raise RecipeError(where, what, do=do)
+    by_pair = {key if isinstance(key, tuple) else (key, key): entry for key, entry in entries.items()}
+    for key in by_pair:
+        if len(key) != 2 or not all(isinstance(b, Block) for b in key):
+            named = key if key in entries else key[0]
+            raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {named!r}", do=do)
+        for b in key:
+            if b not in index:
+                raise RecipeError(where, f"{b} is not a block of the state", do=did_you_mean(b, index))
+    return by_pair

@@ -43,7 +43,7 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
     values = least(t)
     is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0.1 * usual)
     dips = 1 + np.flatnonzero(is_dip)
-    points = lowest(least, t[dips - 1], t[dips + 1])
+    points = lowest(least, t[dips - 1], t[dips + 1], steps=60)  # beside the zero, where the drift may have a pole
     return [a + (b - a) * at for at in points[least(points) < TINY * usual]]
 
 
