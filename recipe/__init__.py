@@ -1,6 +1,5 @@
 """Declaration of samplers by H, D and Q; sympy derives the SDE and proves the stationary law, without torch."""
 
-from .certificate import Certificate
 from .converse import Recovery, recover
 from .data import data_total, datum
 from .declaration import Recipe
@@ -23,6 +22,7 @@ from .laws import by_category
 from .maps import mapped
 from .operators import operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
+from .results import Certificate
 from .swaps import swap
 from .symbols import adapted, copies, function, grad, potential, total
 

@@ -6,7 +6,7 @@ message, `do` the advice.
 
 from math import isfinite
 from numbers import Integral
-from operator import index
+from operator import ge, gt, index, le, lt
 from typing import Any, cast
 
 from .errors import RecipeError
@@ -62,9 +62,10 @@ def integer(
     Traceback (most recent call last):
     recipe.errors.RecipeError: Minibatches: rank is an integer from 0 to 3, got 4. Ranks count from 0.
     """
-    if is_integer(value) and _within(index(value), least, most):
+    bounds = {">=": least, "<=": most}
+    if is_integer(value) and _within(value, bounds):
         return index(value)
-    raise _refusal(where, name, value, _in_words("an integer", {">=": least, "<=": most}), what, do)
+    raise _refusal(where, name, value, _in_words("an integer", bounds), what, do)
 
 
 def number(
@@ -94,9 +95,9 @@ def number(
     Traceback (most recent call last):
     recipe.errors.RecipeError: sgld, step: momentum is a number >= 0 and < 1, got 1. Pass momentum=...
     """
-    if is_number(value, kinds) and _within(value, least, most) and _strictly_within(value, above, below):
-        return value
     bounds = {">=": least, ">": above, "<=": most, "<": below}
+    if is_number(value, kinds) and _within(value, bounds):
+        return value
     raise _refusal(where, name, value, _in_words("a number", bounds), what, do)
 
 
@@ -115,12 +116,11 @@ def text(where: str, name: str, value: Any) -> str:
     return value
 
 
-def _within(value: float, least: float | None, most: float | None) -> bool:
-    return (least is None or least <= value) and (most is None or value <= most)
+COMPARISONS = {">=": ge, ">": gt, "<=": le, "<": lt}
 
 
-def _strictly_within(value: float, above: float | None, below: float | None) -> bool:
-    return (above is None or above < value) and (below is None or value < below)
+def _within(value: float, bounds: dict[str, Any]) -> bool:
+    return all(COMPARISONS[sign](value, bound) for sign, bound in bounds.items() if bound is not None)
 
 
 def _in_words(kind: str, bounds: dict[str, Any]) -> str:
@@ -133,8 +133,5 @@ def _in_words(kind: str, bounds: dict[str, Any]) -> str:
 
 
 def _refusal(where: str, name: str, value: Any, kind: str, what: str | None, do: str | None) -> RecipeError:
-    if what is None:
-        what = f"{name} is {kind}, got {value!r}"
-    if do is None:
-        do = f"Pass {name}=..."
-    return RecipeError(where, what, do=do)
+    what = f"{name} is {kind}, got {value!r}" if what is None else what
+    return RecipeError(where, what, do=f"Pass {name}=..." if do is None else do)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sympy import Dummy, Expr, ImmutableMatrix, Matrix, S, Symbol, Tuple, diff, linear_eq_to_matrix, simplify, zeros
 from sympy.core.function import AppliedUndef
@@ -57,11 +57,6 @@ class Recovery(Findings):
             return (Row("Q", "it is not in the ansatz", "open", cure="give functions=(...)"),)
         return (Row("residual", str(self.residual), "failed", cure="samplers.testing.diagnose says what is missing."),)
 
-    @property
-    def report(self) -> str:
-        """The printed text."""
-        return str(self)
-
 
 def entries_of_curl(Q: ImmutableMatrix, state: tuple[Block, ...]) -> tuple[Row, ...]:
     """The entries of Q above its diagonal that are not 0, a row for each."""
@@ -97,9 +92,8 @@ def recover(
     H = formula(H, "recover, H")
     potential = next(iter(H.atoms(Potential)), None)
     reversible = Recipe(name="recover", state=state, target=potential and potential.blocks, H=H, D=D)
-    state = reversible.state
-    D = reversible.D
-    f = _column(drift, reversible)
+    state, D = reversible.state, reversible.D
+    f = ImmutableMatrix(drift_of(drift, state, "recover"))
     functions = [formula(g, "recover, functions") for g in functions]
     _known_symbols([*f, *functions], reversible)
 
@@ -113,27 +107,14 @@ def recover(
     return Recovery(state, Q, R, "ansatz" if Q is not None else "not found")
 
 
-def _column(drift: Any, recipe: Recipe) -> ImmutableMatrix:
-    """The drift as a column of formulas, one per block of the state."""
-    rows = drift_of(drift, recipe.state, "recover")
-    for b, row in zip(recipe.state, rows):
-        if not b.is_vector and is_site(row):
-            what = f"{row} has one value per site, but {b} is a scalar"
-            raise RecipeError(f"recover, drift[{b}]", what, do="Wrap it in total().")
-    return ImmutableMatrix(rows)
-
-
 def _known_symbols(formulas: Sequence[Expr], recipe: Recipe) -> None:
     """Refuse symbols that are neither blocks nor parameters, and two symbols with the same name."""
     used = set().union(*(e.free_symbols for e in formulas)) - set(recipe.state)
     names = [s.name for s in (*recipe.state, *(used | set(recipe.parameters)))]
     for s in sorted(used, key=str):
         if not isinstance(s, Parameter):
-            raise RecipeError(
-                "recover",
-                f"'{s}' is unbound: neither a block of the state nor a parameter",
-                do=did_you_mean(s.name, set(names) - {s.name}),
-            )
+            what = f"'{s}' is unbound: neither a block of the state nor a parameter"
+            raise RecipeError("recover", what, do=did_you_mean(s.name, set(names) - {s.name}))
         if names.count(s.name) > 1:
             raise RecipeError("recover", f"two blocks or parameters are named '{s}'", do="Rename one.")
 
@@ -144,14 +125,20 @@ def _known_symbols(formulas: Sequence[Expr], recipe: Recipe) -> None:
 def _ansatz(
     F: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...], functions: Sequence[Expr]
 ) -> ImmutableMatrix | None:
-    """Q as a combination of basis functions, exact in the parameters, verified row by row; or None."""
+    """Q as a combination of basis functions, exact in the parameters, verified row by row; or None.
+
+    The basis: monomials of degree <= 2 in the blocks, dH/dz, and functions times 1 or a block.
+    """
+    opaque = sorted(Tuple(H, F, D).atoms(AppliedUndef), key=str)
+    slopes = [s for s in (diff(H, b) for b in state) if not s.has(Partial)]
+    products = [f * b for b in (S.One, *state) for f in (*opaque, *functions)]
+    squares = [a * b for a, b in combinations_with_replacement(state, 2)]
     unknowns = []
     Q = zeros(len(state))
-    for b in _basis(F, H, D, state, functions):
+    for b in dict.fromkeys([S.One, *state, *slopes, *products, *squares]):
         for (i, row), (j, column) in combinations(enumerate(state), 2):
-            unknown = Dummy()
-            unknowns.append(unknown)
-            entry = unknown * (total(b) if is_site(b) and not (row.is_vector or column.is_vector) else b)
+            unknowns.append(Dummy())
+            entry = unknowns[-1] * (total(b) if is_site(b) and not (row.is_vector or column.is_vector) else b)
             Q[i, j] += entry
             Q[j, i] -= entry
 
@@ -163,17 +150,6 @@ def _ansatz(
         return None
     Q = Q.xreplace(dict(zip(unknowns, values))).expand()
     return ImmutableMatrix(Q) if all(map(vanishes, defect(Q))) else None
-
-
-def _basis(
-    F: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...], functions: Sequence[Expr]
-) -> list[Expr]:
-    """The distinct basis functions: monomials of degree <= 2 in the blocks, dH/dz, and functions times 1 or a block."""
-    opaque = sorted(Tuple(H, F, D).atoms(AppliedUndef), key=str)
-    slopes = [s for s in (diff(H, b) for b in state) if not s.has(Partial)]
-    products = [f * b for b in (S.One, *state) for f in (*opaque, *functions)]
-    squares = [a * b for a, b in combinations_with_replacement(state, 2)]
-    return list(dict.fromkeys([S.One, *state, *slopes, *products, *squares]))
 
 
 def coefficients(rows: Iterable[Expr], unknowns: Sequence[Symbol]) -> list[Expr] | None:

@@ -11,7 +11,6 @@ from sympy.core.function import AppliedUndef
 
 from .algebra import with_short_logs
 from .arguments import text
-from .certificate import Certificate
 from .declared import allows, num_data, positive, step_size
 from .display import as_latex, as_text
 from .dynamics import Dynamics
@@ -20,6 +19,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
+from .results import Certificate
 from .symbols import Potential, formula
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile

@@ -1,7 +1,9 @@
 """Symbolic energies of the target, compiled together with a recipe."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
@@ -39,56 +41,43 @@ class Energy:
         settle("U", formula(self.U, "Energy, U"))
         settle("data", _as_tuple(self.data))
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
-            raise RecipeError(
-                "Energy",
-                f"the coordinates are sympy symbols, got {coordinates!r}",
-                do='Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).',
-            )
-        if len(set(self.coordinates)) < len(self.coordinates):
-            raise RecipeError("Energy", f"a coordinate occurs twice in {self.coordinates}", do="Name each once.")
-        if self.is_sitewise and len(self.coordinates) > 1:
-            raise RecipeError(
-                "Energy",
-                "a vector block cannot stand beside other coordinates",
-                do="Give one vector block, or one symbol per coordinate.",
-            )
-        self._check_columns()
-        self._check_sums()
-        for s in self.U.free_symbols - {*self.coordinates, *self.data}:
-            advice = did_you_mean(s.name, [c.name for c in self.coordinates])
-            raise RecipeError("Energy", f"'{s}' in U is not a coordinate", do=advice)
-        if is_site(self.U):
-            what = f"U = {self.U} has one value per site, not one per chain"
-            raise RecipeError("Energy", what, do="Wrap it in total().")
+            do = 'Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).'
+            raise RecipeError("Energy", f"the coordinates are sympy symbols, got {coordinates!r}", do=do)
+        for where, what, do in chain(self._faults_of_columns(), self._faults_of_U()):
+            raise RecipeError(where, what, do=do)
 
-    def _check_columns(self) -> None:
-        """Refuse columns that are not data, duplicate names, and a U that reads further columns."""
+    def _faults_of_columns(self) -> Iterator[tuple[str, str, str]]:
+        """Coordinates and columns that are not data, or that bear one name: where, what, what to do."""
         where = "Energy, data"
+        if len(set(self.coordinates)) < len(self.coordinates):
+            yield "Energy", f"a coordinate occurs twice in {self.coordinates}", "Name each once."
+        if self.is_sitewise and len(self.coordinates) > 1:
+            do = "Give one vector block, or one symbol per coordinate."
+            yield "Energy", "a vector block cannot stand beside other coordinates", do
         if not all(isinstance(d, Datum) for d in self.data) or len(set(self.data)) < len(self.data):
-            advice = 'Write data=(x, y) with y = datum("y").'
-            raise RecipeError(where, f"its columns are data, each once, got {self.data}", do=advice)
+            do = 'Write data=(x, y) with y = datum("y").'
+            yield where, f"its columns are data, each once, got {self.data}", do
         names = [s.name for s in (*self.coordinates, *self.data)]
         if self.data and len(set(names)) < len(names):
-            advice = "Name each coordinate and column by itself."
-            raise RecipeError(where, f"two of {', '.join(names)} bear one name", do=advice)
+            yield where, f"two of {', '.join(names)} bear one name", "Name each coordinate and column by itself."
         for d in sorted(self.U.atoms(Datum) - set(self.data), key=str):
-            advice = f"Pass data=(..., {d}), in the order of the tensors."
-            raise RecipeError(where, f"'{d}' is not among its columns", do=advice)
+            yield where, f"'{d}' is not among its columns", f"Pass data=(..., {d}), in the order of the tensors."
+        if any(d.is_vector for d in self.data) and not self.is_sitewise:
+            yield where, "a value per site needs a vector block among the coordinates", 'Write theta = vector("theta").'
 
-    def _check_sums(self) -> None:
-        """Refuse a U that is not an ordinary expression plus sums over the data."""
+    def _faults_of_U(self) -> Iterator[tuple[str, str, str]]:
+        """Parts of U that are no terms of the coordinates and sums over the data: where, what, what to do."""
         outside, sums = masked(self.U, DataTotal)
         if outside.has(Datum):
-            what = f"{outside} reads data outside of data_total()"
-            raise RecipeError("Energy", what, do="Sum what is read of a row over the rows.")
+            yield "Energy", f"{outside} reads data outside of data_total()", "Sum what is read of a row over the rows."
         if any(diff(outside, d).has(*sums) for d in sums):
-            what = "U is not a sum over the data: a minibatch cannot estimate it"
-            raise RecipeError("Energy", what, do="Add the terms of the rows.")
-        if any(d.is_vector for d in self.data) and not self.is_sitewise:
-            what = "a value per site needs a vector block among the coordinates"
-            raise RecipeError("Energy, data", what, do='Write theta = vector("theta").')
+            yield "Energy", "U is not a sum over the data: a minibatch cannot estimate it", "Add the terms of the rows."
         if self.data and not sums:
-            raise RecipeError("Energy, data", "U reads no data", do="Sum over the rows with data_total().")
+            yield "Energy, data", "U reads no data", "Sum over the rows with data_total()."
+        for s in self.U.free_symbols - {*self.coordinates, *self.data}:
+            yield "Energy", f"'{s}' in U is not a coordinate", did_you_mean(s.name, [c.name for c in self.coordinates])
+        if is_site(self.U):
+            yield "Energy", f"U = {self.U} has one value per site, not one per chain", "Wrap it in total()."
 
     @property
     def is_sitewise(self) -> bool:

@@ -13,7 +13,7 @@ from .errors import RecipeError, did_you_mean
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
-from .symbols import formula
+from .symbols import formula, is_site
 
 ORDERS = ("lagged", "same_step", "differentiated")
 
@@ -106,7 +106,12 @@ def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
             f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
             do="Give a dict over blocks, or a column in the order of state=.",
         )
-    return [formula(row, f"{where}, drift[{b}]") for b, row in zip(state, rows)]
+    rows = [formula(row, f"{where}, drift[{b}]") for b, row in zip(state, rows)]
+    for b, row in zip(state, rows):
+        if not b.is_vector and is_site(row):
+            what = f"{row} has one value per site, but {b} is a scalar"
+            raise RecipeError(f"{where}, drift[{b}]", what, do="Wrap it in total().")
+    return rows
 
 
 def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:

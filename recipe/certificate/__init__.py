@@ -4,7 +4,7 @@ A Fokker-Planck residual of 0 is one question of nine. A chain has the promised 
 mass leaves at a boundary, at infinity or at a jump of the formulas, and the noise reaches every block.
 """
 
+from ..results import Certificate, Finding
 from .definite import least_eigenvalue, minimum_eigenvalue, numeric
-from .finding import Certificate, Finding
 
 __all__ = ["Certificate", "Finding", "least_eigenvalue", "minimum_eigenvalue", "numeric"]

@@ -17,13 +17,12 @@ from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import compared
 from ..marginal import Gaussian, eliminate_gaussians
-from ..results import VERDICTS
+from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces, tails
 from .definite import least_eigenvalue, least_value
 from .explicit import Explicit, written_out
-from .finding import Certificate, Finding
 from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
 
 SITES = 2  # number of sites for numerical questions

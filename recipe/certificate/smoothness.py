@@ -18,8 +18,8 @@ from ..arrays import of_arrays
 from ..bound import Bound
 from ..domains import Domain
 from ..symbols import Crossing, Partial, Potential, Total
-from . import charts
 from .explicit import Explicit
+from .tails import point
 
 GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
 LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
@@ -72,7 +72,7 @@ def _grid(domain: Domain) -> np.ndarray:
     """Points of a domain, fine near 0 and near its ends; shifted, so that simple numbers lie between two points."""
     if domain.wraps:  # once around, across the joined ends
         return domain.inside(np.linspace(0.0, 1.0, GRID) + 0.1234)
-    return charts.point(domain, np.linspace(-9.0, 9.0, GRID) + 1e-4)
+    return point(domain, np.linspace(-9.0, 9.0, GRID) + 1e-4)
 
 
 def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator[tuple[float, tuple[float, float]]]:

@@ -1,10 +1,11 @@
 """Tests whether exp(-H/T) has a finite integral: in charts with exponential tails, H must grow in every direction.
 
-In the coordinates y of `charts` a real coordinate is x = sinh y, a positive coordinate x = e^y, and the energy is
-K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on
-spheres |y| = r grows in proportion to r. Valleys of K, such as p = r of (p - r)^4, are followed outwards from sphere to
-sphere. The width of a valley counts too: of every valley in two coordinates, and in more coordinates of valleys along
-an axis, as of a common scale. A quadratic form of real coordinates is integrable iff its least eigenvalue is positive.
+In coordinates y a real coordinate is x = sinh y, a positive coordinate x = e^y, a bounded coordinate
+x = low + (high - low)/(1 + e^-y), and the energy is K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes
+e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on spheres |y| = r grows in proportion to r. Valleys of
+K, such as p = r of (p - r)^4, are followed outwards from sphere to sphere. The width of a valley counts too: of every
+valley in two coordinates, and in more coordinates of valleys along an axis, as of a common scale. A quadratic form of
+real coordinates is integrable iff its least eigenvalue is positive.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,13 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Add, Dummy, Expr, Function, Mul, Pow, Symbol, expand
+from sympy import Add, Dummy, Expr, Function, Poly, Pow, Symbol, expand, hessian
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
 from ..declared import signs_of
 from ..domains import Domain
-from . import charts
 
 FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
@@ -29,7 +29,24 @@ MOST_TURNS = 100
 MANY = 8  # number of coordinates above which every second sphere is used, and only the best directions are moved
 BEST = 24  # number of the best directions
 NOISE = 0.05  # tolerated rounding errors of K, in units of the radius
+Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # unit vectors (N, size), K there, and its rounding errors
 WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
+
+
+def point(domain: Domain, y: np.ndarray) -> np.ndarray:
+    """The coordinate x of the domain at y."""
+    if domain.is_real:
+        return np.sinh(y)
+    return domain.inside(1 / (1 + np.exp(-y))) if domain.is_compact else np.exp(y)
+
+
+def log_slope(domain: Domain, y: np.ndarray) -> np.ndarray:
+    """log |dx/dy| at y."""
+    if domain.is_real:
+        return np.logaddexp(y, -y) - np.log(2)
+    if domain.is_compact:
+        return np.log(float(domain.width)) - np.logaddexp(0, y) - np.logaddexp(0, -y)
+    return y
 
 
 @dataclass(frozen=True)
@@ -97,21 +114,10 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
     """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None if H is not one."""
     if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
         return None
-    place = {z: i for i, z in enumerate(domains)}
-    matrix = np.zeros((len(domains), len(domains)))
-    for term in Add.make_args(expand(H)):
-        factors = Mul.make_args(term)
-        coefficient = Mul(*(f for f in factors if not f.free_symbols))
-        powers = [f.as_base_exp() for f in factors if f.free_symbols]
-        if any(base not in place for base, _ in powers):
-            return None
-        at = [place[base] for base, power in powers for _ in range(int(power))]
-        if len(at) > 2:
-            return None
-        if len(at) == 2:
-            matrix[at[0], at[1]] += float(coefficient) / 2
-            matrix[at[1], at[0]] += float(coefficient) / 2
-    return matrix
+    polynomial = Poly(H, *domains)
+    if polynomial.total_degree() > 2 or polynomial.free_symbols_in_domain:
+        return None
+    return np.array(hessian(polynomial.as_expr(), list(domains)), dtype=float) / 2
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
@@ -136,24 +142,23 @@ def _terms(H: Expr) -> list[Expr]:
     return [term.xreplace(back) for term in Add.make_args(whole)]
 
 
+@dataclass
 class _Valley:
     """The least K on growing spheres, for one group of coupled coordinates."""
 
-    def __init__(self, H: Expr, domains: dict[Symbol, Domain], temperature: float):
-        self.coordinates = list(domains)
-        self.domains = domains
-        self.temperature = temperature
-        self.H = H
+    H: Expr
+    domains: dict[Symbol, Domain]
+    temperature: float
 
     @cached_property
     def terms(self) -> Callable:
         """The terms of H as functions of the coordinates."""
-        return of_arrays([self.coordinates], list(Add.make_args(self.H)), cse=True)
+        return of_arrays([list(self.domains)], list(Add.make_args(self.H)), cse=True)
 
     def growth(self) -> Growth:
         """The growth along the valleys, followed outwards from sphere to sphere."""
         draw = np.random.default_rng(2015)
-        size = len(self.coordinates)
+        size = len(self.domains)
         if size > MOST:
             return Growth(float("nan"), {}, f"{size} coupled coordinates are too many to search")
         kept = np.empty((0, size))
@@ -181,7 +186,7 @@ class _Valley:
         after, place = self.heaviest(*spheres[-1])
         slope = (after - before) / (spheres[-1][0] - spheres[-4][0])
         x = self.x_of(place[None])[0]
-        return Growth(float(slope), dict(zip(self.coordinates, map(float, x[:, 0]), strict=True)))
+        return Growth(float(slope), dict(zip(self.domains, map(float, x[:, 0]), strict=True)))
 
     def heaviest(self, r: float, u: np.ndarray, K: np.ndarray) -> tuple[float, np.ndarray]:
         """The least K less the log of a valley's width on a sphere, and where; u: directions, K: values of K there."""
@@ -198,25 +203,17 @@ class _Valley:
 
     def x_of(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coordinates x (size, N) of points y (N, size), and log |dx/dy| of each point."""
-        x = []
-        jacobian = np.zeros(len(y))
-        for z, v in zip(self.coordinates, y.T, strict=True):
-            x.append(charts.point(self.domains[z], v))
-            jacobian += charts.log_slope(self.domains[z], v)
-        return np.array(x), jacobian
+        pairs = list(zip(self.domains.values(), y.T, strict=True))
+        return np.array([point(d, v) for d, v in pairs]), np.sum([log_slope(d, v) for d, v in pairs], axis=0)
 
     def K(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """K at points y (N, size), and estimates of its rounding errors."""
         with np.errstate(all="ignore"):
             x, jacobian = self.x_of(y)
-            numbers = self.terms(x)
-            terms = np.empty((len(numbers), len(y)))
-            for row, number in zip(terms, numbers, strict=True):
-                row[:] = number
-            values = terms.sum(0) / self.temperature
-            return values - jacobian, 2.3e-16 * abs(terms).sum(0) / self.temperature
+            terms = np.array([np.broadcast_to(np.asarray(e, dtype=float), len(y)) for e in self.terms(x)])
+            return terms.sum(0) / self.temperature - jacobian, 2.3e-16 * abs(terms).sum(0) / self.temperature
 
-    def descend(self, u: np.ndarray, r: float, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def descend(self, u: np.ndarray, r: float, draw: np.random.Generator) -> Directions:
         """Directions moved to lower K on the sphere by random turns, with shorter turns after failures."""
         K, noise = self.K(r * u)
         K = np.where(np.isnan(K), np.inf, K)
@@ -227,26 +224,19 @@ class _Valley:
         for _ in range(min(TURNS * (size - 1), MOST_TURNS)):
             tangent = draw.normal(size=u.shape)
             tangent -= (tangent * u).sum(1, keepdims=True) * u
-            tangent /= np.linalg.norm(tangent, axis=1, keepdims=True) + 1e-300
+            tangent *= turn[:, None] / (np.linalg.norm(tangent, axis=1, keepdims=True) + 1e-300)
             helped = np.zeros(len(u), dtype=bool)
-            for sign in (1.0, -1.0):
-                v = u + sign * turn[:, None] * tangent
-                v /= np.linalg.norm(v, axis=1, keepdims=True)
+            for v in (u + tangent, u - tangent):
+                v = v / np.linalg.norm(v, axis=1, keepdims=True)
                 tried, errors = self.K(r * v)
                 better = (tried < K) & ~helped
-                u, K, noise = (
-                    np.where(better[:, None], v, u),
-                    np.where(better, tried, K),
-                    np.where(better, errors, noise),
-                )
+                u, K, noise = _replaced(better, (v, tried, errors), (u, K, noise))
                 helped |= better
-            turn = np.where(helped, turn * 1.6, turn * 0.5)
-            turn = np.clip(turn, 1e-15, 0.5)
+            turn = np.clip(np.where(helped, turn * 1.6, turn * 0.5), 1e-15, 0.5)
         straight = np.where(abs(u) < 1e-6, 0.0, u)
         straight /= np.linalg.norm(straight, axis=1, keepdims=True)
         tried, errors = self.K(r * straight)
-        better = tried <= K
-        return np.where(better[:, None], straight, u), np.where(better, tried, K), np.where(better, errors, noise)
+        return _replaced(tried <= K, (straight, tried, errors), (u, K, noise))
 
     def log_width(self, u: np.ndarray, r: float, low: float) -> float:
         """The log of the volume, on the sphere, of a valley around r u; 0 if unknown."""
@@ -301,3 +291,8 @@ class _Valley:
         if curvatures[0] < 1e-3:
             return 0.0
         return float(np.sum(np.log(0.3 * np.array(widths))) - np.sum(np.log(curvatures)) / 2)
+
+
+def _replaced(better: np.ndarray, new: Directions, old: Directions) -> Directions:
+    """The new directions, with K and its rounding errors, where they are better, else the old ones."""
+    return np.where(better[:, None], new[0], old[0]), np.where(better, new[1], old[1]), np.where(better, new[2], old[2])

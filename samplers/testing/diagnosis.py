@@ -24,7 +24,6 @@ from recipe.symbols import (
     Potential,
     formula,
     is_fraction,
-    is_site,
     num_data,
     step_number,
     step_size,
@@ -213,7 +212,7 @@ def _own_values(parameters, known):
 
 
 def _check_symbols(sde):
-    """Refuses a drift with symbols that are neither blocks nor parameters, and a site's value for a scalar block."""
+    """Refuses a drift with symbols that are neither blocks nor parameters."""
     parameters = {s for e in sde.drift for s in e.free_symbols if isinstance(s, Parameter)}
     known = {x.name for x in (*sde.state, *parameters)}
     for b, e in zip(sde.state, sde.drift):
@@ -221,9 +220,6 @@ def _check_symbols(sde):
         for s in sorted(e.free_symbols - set(sde.state) - parameters, key=str):
             what = f"'{s}' is neither a block of the state nor a parameter"
             raise RecipeError(where, what, do=did_you_mean(s.name, known - {s.name}))
-        if not b.is_vector and is_site(e):
-            what = f"{e} has one value per site, but {b} is a scalar"
-            raise RecipeError(where, what, do="Wrap it in total().")
 
 
 def _stand_ins(formulas):
