@@ -59,13 +59,7 @@ _copies: dict[tuple[Expr, int], Dummy] = {}
 
 
 def at_site(expression: Expr, k: int) -> Expr:
-    """The site-level expression with blocks and per-site parameters renamed for site k.
-
-    >>> from recipe import total, vector
-    >>> p = vector("p")
-    >>> at_site(p**2 + total(p), 1)
-    _p_1**2 + total(p)
-    """
+    """The site-level expression with blocks and per-site parameters renamed for site k."""
     outside, back = masked(expression, Total, Crossing)
     own = {
         s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **signs_of(s)))
@@ -107,13 +101,7 @@ def logs_apart(expression: Expr) -> Expr:
 
 
 def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
-    """The terms of a sum that read each symbol, by symbol; the derivative by a symbol needs these terms only.
-
-    >>> from sympy import symbols
-    >>> x, y, z = symbols("x y z")
-    >>> readers(x**2 + x*y + y, [x, y, z])
-    {x: x**2 + x*y, y: x*y + y, z: 0}
-    """
+    """The terms of a sum that read each symbol, by symbol; the derivative by a symbol needs these terms only."""
     terms: dict[Symbol, list[Expr]] = {s: [] for s in symbols}
     for term in Add.make_args(expression):
         for s in term.free_symbols & terms.keys():
@@ -122,11 +110,7 @@ def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
 
 
 def entries(matrix: ImmutableMatrix) -> dict[tuple[int, int], Expr]:
-    """The nonzero entries of a matrix, by (row, column) in order.
-
-    >>> entries(ImmutableMatrix([[0, 2], [-1, 0]]))
-    {(0, 1): 2, (1, 0): -1}
-    """
+    """The nonzero entries of a matrix, by (row, column) in order."""
     return dict(sorted(matrix.todok().items(), key=lambda item: item[0]))
 
 
@@ -191,12 +175,7 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
 
 
 def random_value(symbol: Symbol, draw: random.Random) -> float:
-    """A random value within the declared sign or domain of a symbol.
-
-    >>> from recipe import fraction
-    >>> 0 < random_value(fraction("alpha"), random.Random(0)) < 1
-    True
-    """
+    """A random value within the declared sign or domain of a symbol."""
     if is_fraction(symbol):
         return draw.random()
     if isinstance(symbol, Block) and symbol.domain.is_compact:

@@ -36,9 +36,6 @@ def valid_name(name: str, what: str) -> str:
     """The name itself, if emitted code of every backend can use it.
 
     `what`: the kind of the named object. Raises RecipeError for invalid names, keywords of Python and reserved names.
-
-    >>> valid_name("theta", "block")
-    'theta'
     """
     where = f"{what} {name!r}"
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -53,11 +50,7 @@ def valid_name(name: str, what: str) -> str:
 
 
 def signs_of(expression: Expr) -> dict[str, bool]:
-    """The sympy assumptions on the sign of an expression, for a symbol that replaces it.
-
-    >>> signs_of(positive("m"))
-    {'real': True, 'positive': True, 'nonnegative': True}
-    """
+    """The sympy assumptions on the sign of an expression, for a symbol that replaces it."""
     return {sign: True for sign in ("real", "positive", "nonnegative") if getattr(expression, f"is_{sign}")}
 
 
@@ -278,20 +271,12 @@ def check_per(where: str, per: Any) -> None:
 
 
 def is_fraction(symbol: Symbol) -> bool:
-    """Whether a parameter or block is declared to lie between 0 and 1.
-
-    >>> is_fraction(fraction("alpha"))
-    True
-    """
+    """Whether a parameter or block is declared to lie between 0 and 1."""
     return getattr(symbol, "sign", str(getattr(symbol, "domain", ""))) == "fraction"
 
 
 def allows(s: Symbol, x: Expr) -> bool:
-    """Whether a number is within the declared range of a symbol.
-
-    >>> allows(fraction("alpha"), S.Half), allows(positive("m"), S.Zero)
-    (True, False)
-    """
+    """Whether a number is within the declared range of a symbol."""
     if not x.is_real or s.is_positive and not x > 0 or s.is_nonnegative and not x >= 0:
         return False
     return not (is_fraction(s) and x > 1)

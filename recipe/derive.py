@@ -27,37 +27,19 @@ def terms(expression: Expr) -> Expr:
     a/(a + b) + 1/(a + b)
     """
     outside, totals = masked(expression, Total, Crossing)
-    kept = {x: Dummy() for x in outside.atoms(Pow, Function) if not _expands(x)}
+    sums = {x for x in outside.atoms(Pow) if x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)}
+    kept = {x: Dummy() for x in sums | outside.atoms(Function)}
     back = {d: x.xreplace(totals) for x, d in kept.items()}
     return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
 
 
-def _expands(x: Expr) -> bool:
-    """Whether x is a power with a positive integer exponent, or with a base that is not a sum."""
-    if x.is_Function:
-        return False
-    return not x.base.is_Add or bool(x.exp.is_Integer and x.exp > 0)
-
-
 def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
-    """The contribution of one column to one row: summed over sites if only the column has sites.
-
-    >>> from recipe import scalar, vector
-    >>> p, xi = vector("p"), scalar("xi")
-    >>> over_sites(p**2, xi, p), over_sites(p**2, p, p)
-    (total(p**2), p**2)
-    """
+    """The contribution of one column to one row: summed over sites if only the column has sites."""
     return total(expression) if column.is_vector and not row.is_vector else expression
 
 
 def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:
-    """sum_j dA_ij/dz_j for each row i; Gamma is the row divergence of D + Q.
-
-    >>> from recipe import vector
-    >>> theta = vector("theta")
-    >>> row_divergence(ImmutableMatrix([[theta**2]]), (theta,))
-    Matrix([[2*theta]])
-    """
+    """sum_j dA_ij/dz_j for each row i; Gamma is the row divergence of D + Q."""
     slopes: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         if a.free_symbols:
@@ -67,13 +49,7 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
-    """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i.
-
-    >>> from recipe import grad, potential, vector
-    >>> theta = vector("theta")
-    >>> times_gradient(ImmutableMatrix([[theta]]), potential(theta), (theta,))
-    Matrix([[theta*grad(U)]])
-    """
+    """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i."""
     slopes = _gradient(H, state)
     products: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():

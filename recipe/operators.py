@@ -91,13 +91,7 @@ def fields_of(e: Expr) -> set[Operator]:
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:
-    """The row divergence, by a block s, of an entry of D or Q that is linear in fields.
-
-    >>> from recipe import vector
-    >>> theta = vector("theta")
-    >>> divergence(2*operator("M", at=theta), theta)
-    2*divergence(M)
-    """
+    """The row divergence, by a block s, of an entry of D or Q that is linear in fields."""
     fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
     return Add(*(diff(entry, M) * Divergence(M) for M in fields))
 
@@ -130,13 +124,8 @@ def _by_site(product: Expr) -> tuple[Expr, Expr]:
 
 
 def transposed(F: Expr) -> Expr:
-    """The transpose of a formula of operators: skew operators change their sign.
-
-    >>> J = operator("J", kind="skew")
-    >>> transposed(2*J + 1)
-    1 - 2*J
-    """
-    return F.xreplace({s: -s for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"})
+    """The transpose of a formula of operators: skew operators change their sign."""
+    return F.xreplace({s: -s for s in _skew(F)})
 
 
 def is_skew(F: Expr) -> bool:
@@ -184,8 +173,8 @@ class Applied(Crossing):
         return self.args[1]
 
     def at_one_site(self) -> Expr:
-        """The product for a chain with a single site, where a skew matrix is 0."""
-        return self.formula.xreplace(_without_skew(self.formula)) * self.argument
+        """The product for a chain with a single site."""
+        return _of_one_site(self.formula) * self.argument
 
     def _eval_derivative(self, s):
         if getattr(s, "is_vector", False):
@@ -240,7 +229,7 @@ class Diagonal(Crossing):
 
     def at_one_site(self) -> Expr:
         """The entry of the matrix for a chain with a single site."""
-        return self.args[0].xreplace(_without_skew(self.args[0]))
+        return _of_one_site(self.args[0])
 
     def _sympystr(self, printer):
         return f"diagonal({printer._print(self.args[0])})"
@@ -262,7 +251,7 @@ class Slope(Crossing):
     def at_one_site(self) -> Expr:
         """The derivative for a chain with a single site."""
         F, e, s = self.args
-        return F.xreplace(_without_skew(F)) * diff(e, s)
+        return _of_one_site(F) * diff(e, s)
 
     def summed(self, integrand: Expr) -> Expr:
         """0 for a skew operator applied to a gradient, whose derivative is symmetric; else the integrand."""
@@ -321,8 +310,13 @@ def _is_gradient(e: Expr, s: Symbol) -> bool:
     return isinstance(e, Applied) and e.argument == s and transposed(e.formula) == e.formula
 
 
-def _without_skew(F: Expr) -> dict[Symbol, Expr]:
-    return {s: S.Zero for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"}
+def _skew(F: Expr) -> set[Symbol]:
+    return {s for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"}
+
+
+def _of_one_site(F: Expr) -> Expr:
+    """A formula of operators for a chain with a single site, where a skew matrix is 0."""
+    return F.xreplace(dict.fromkeys(_skew(F), S.Zero))
 
 
 @lru_cache(maxsize=4096)
@@ -347,8 +341,8 @@ def _simplest(integrand: Expr) -> Expr:
 def _applied_factors(product: Expr) -> list["Applied"]:
     """The factors of a product, and bases of its powers, that apply an operator with a known transpose."""
     bases = [f.base if f.is_Pow and f.exp.is_Integer and f.exp > 0 else f for f in Mul.make_args(product)]
-    applied = [f for f in bases if isinstance(f, Applied)]
-    return [f for f in applied if all(isinstance(s, Operator) for s in operators_of(f.formula))]
+    known = [f for f in bases if isinstance(f, Applied)]
+    return [f for f in known if all(isinstance(s, Operator) for s in operators_of(f.formula))]
 
 
 def _length(e: Expr) -> int:

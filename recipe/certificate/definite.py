@@ -58,12 +58,7 @@ def minimum_eigenvalue(
 
 
 def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
-    """The least value of a formula at random states, and where; unlike signs, values distinguish 0 from above 0.
-
-    >>> from recipe import vector
-    >>> least_value(vector("theta")**2, points=10)[0] > 0
-    True
-    """
+    """The least value of a formula at random states, and where; unlike signs, values distinguish 0 from above 0."""
     return _least(ImmutableMatrix([[expression]]), points, ())
 
 

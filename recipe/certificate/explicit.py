@@ -134,10 +134,6 @@ def written_out(
     """The recipe over `sites` sites; parameters have their `values` by name, else defaults, else random values.
 
     `H`: an energy to use instead of the recipe's.
-
-    >>> from samplers import SGHMC
-    >>> written_out(SGHMC, 2).coordinates
-    (theta_1, theta_2, p_1, p_2)
     """
     return _Writer(recipe, sites, temperature, values or {}).recipe_over_sites(recipe.H if H is None else H)
 

@@ -127,13 +127,7 @@ def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
 
 
 def without_kinks(e: Any) -> Any:
-    """The formula with |x| as sqrt(x^2 + 1/10), and Max and Min likewise, so that a path feels both sides of a kink.
-
-    >>> from sympy import symbols
-    >>> x = symbols("x", real=True)
-    >>> without_kinks(Abs(x))
-    sqrt(x**2 + 1/10)
-    """
+    """The formula with |x| as sqrt(x^2 + 1/10), and Max and Min likewise, so that a path feels both sides of a kink."""
     e = e.replace(Max, lambda *args: reduce(lambda a, b: (a + b + Abs(a - b)) / 2, args))
     e = e.replace(Min, lambda *args: reduce(lambda a, b: (a + b - Abs(a - b)) / 2, args))
     return e.replace(Abs, lambda x: sqrt(x**2 + Rational(1, 10)))
