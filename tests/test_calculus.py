@@ -79,10 +79,7 @@ def test_the_full_hessian_is_refused(chain):
 
 @pytest.mark.parametrize(
     "chain, block, derivative",
-    [
-        (total(p * grad(U)), p, grad(U)),
-        (total(xi**2 * grad(U)), xi, 2 * xi * total(grad(U))),
-    ],
+    [(total(p * grad(U)), p, grad(U)), (total(xi**2 * grad(U)), xi, 2 * xi * total(grad(U)))],
     ids=str,
 )
 def test_a_total_of_gradients_is_differentiated_by_the_other_blocks(chain, block, derivative):

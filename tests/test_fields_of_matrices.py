@@ -25,11 +25,7 @@ RECIPES = {
     "current": Recipe(name="current", state=theta, H=U, D={theta: gamma * C}, Q={theta: J}),
     "both": Recipe(name="both", state=theta, H=U, D={theta: gamma + 2 * M}, Q={theta: J / 3}),
     "with momenta": Recipe(
-        name="with-momenta",
-        state=(theta, p),
-        H=U + total(p**2) / 2,
-        D={theta: M, p: gamma},
-        Q={(theta, p): -1},
+        name="with-momenta", state=(theta, p), H=U + total(p**2) / 2, D={theta: M, p: gamma}, Q={(theta, p): -1}
     ),
 }
 A = torch.tensor([[1.0, 0.3], [0.3, 0.5]], dtype=torch.float64)

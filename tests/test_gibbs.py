@@ -36,9 +36,7 @@ NORMAL = latent(m, a * (m - total(theta)) ** 2 / 2, laws.Normal(total(theta), 1 
 NORMALS = latent(x, total((x - theta) ** 2 * (a + theta**2)) / 2, laws.Normal(theta, 1 / (a + theta**2)))
 GAMMA = latent(tau, tau * S / 2 - (n / 2 + a - 1) * log(tau) + b * tau, laws.Gamma(a + n / 2, b + S / 2))
 INVERSE = latent(
-    v,
-    total(theta**2 / v) / 2 + total((a + 1.5) * log(v) + b / v),
-    laws.InverseGamma(a + 0.5, b + theta**2 / 2),
+    v, total(theta**2 / v) / 2 + total((a + 1.5) * log(v) + b / v), laws.InverseGamma(a + 0.5, b + theta**2 / 2)
 )
 BETA = latent(share, -a * log(share) - (b + S) * log(1 - share), laws.Beta(a + 1, b + 1 + S))
 BERNOULLI = latent(on, total(on * (a * theta - b)), laws.Bernoulli(1 / (1 + exp(a * theta - b))))

@@ -246,10 +246,7 @@ def test_a_mapped_recipe_is_tuned_as_the_energy_of_z():
         mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], init={"theta": torch.ones(2, dtype=torch.float64)}, **how
     )
     of_z = samplers.tune(
-        LANGEVIN,
-        lambda x: ENERGIES["torch"](torch.exp(x)) - x.sum(),
-        init=torch.zeros(2, dtype=torch.float64),
-        **how,
+        LANGEVIN, lambda x: ENERGIES["torch"](torch.exp(x)) - x.sum(), init=torch.zeros(2, dtype=torch.float64), **how
     )
     for name in ("step_size", "gamma"):
         assert of_theta.arguments[name] == pytest.approx(of_z.arguments[name], rel=1e-6)

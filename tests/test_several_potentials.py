@@ -167,10 +167,7 @@ def test_an_adaptation_reads_the_first_gradient_of_each_potential():
 def test_a_run_takes_an_energy_for_each_name(backend):
     """Against N(0, 1/41), alpha 1e-4: the variance of 200 chains at their end; the step is off by less than 1 %."""
     x, y = symbols("x y", real=True)
-    energies = {
-        "fast": Energy((x, y), U=STIFF / 2 * (x**2 + y**2)),
-        "slow": lambda at: SOFT / 2 * (at**2).sum(),
-    }
+    energies = {"fast": Energy((x, y), U=STIFF / 2 * (x**2 + y**2)), "slow": lambda at: SOFT / 2 * (at**2).sum()}
     arguments = dict(init=torch.zeros(2), chains=200, steps=1, warmup=60, step_size=0.1, progress=False)
     draws = samplers.sample(RESPA, energies, scheme="S (F A O A F)*2 S", seed=3, backend=backend, **arguments)
     ratio = float(draws["theta"].square().mean() * (STIFF + SOFT))

@@ -33,11 +33,7 @@ MIXED = Recipe(
 )
 AT_X, AT_Y = copies(x, y)
 COUPLED = Recipe(
-    name="coupled",
-    state=(x, y),
-    target=(x, y),
-    H=AT_X + AT_Y + k * total((x - y) ** 2) / 2,
-    D={x: 1, y: 1},
+    name="coupled", state=(x, y), target=(x, y), H=AT_X + AT_Y + k * total((x - y) ** 2) / 2, D={x: 1, y: 1}
 )
 # x sees the energy where y is: Chaudhari et al. 2017, "Entropy-SGD"
 LOCAL_ENTROPY = Recipe(
@@ -65,10 +61,7 @@ def slopes_of_mixed(at):
     e = np.exp if isinstance(at["tau"], np.ndarray) else torch.exp
     precision = e(at["tau"])
     w = at["w"]
-    return {
-        "w": precision[:, None] * w,
-        "tau": precision * (w**2).sum(1) / 2 - w.shape[1] / 2 + at["tau"],
-    }
+    return {"w": precision[:, None] * w, "tau": precision * (w**2).sum(1) / 2 - w.shape[1] / 2 + at["tau"]}
 
 
 def slopes_of_two(at):
