@@ -8,16 +8,14 @@ A coordinate without noise of its own, moved by Q, reaches b if H is finite ther
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
 
 from ..algebra import at_one_site
 from ..algebra import entries as nonzero
-from ..arrays import of_arrays
 from ..declared import Block
 from ..domains import Domain
 from ..dynamics import Dynamics
@@ -49,18 +47,22 @@ class End:
 def reached_ends(explicit: Explicit) -> list[End]:
     """The finite ends of domains that a chain reaches at one or more states of the other coordinates."""
     return [
-        own.end(at, own.has_noise and own.noise_at(at, inside) == 0)
-        for own in _slices(explicit)
-        for at, inside in own.domain.ends
-        if own.is_reached(at, inside)
+        End(str(line.z), line.block, at, has_noise(line) and noise_at(line, at, inside) == 0)
+        for line in explicit.lines(STATES)
+        for at, inside in line.block.domain.ends
+        if is_reached(line, at, inside)
     ]
 
 
 def explosions(explicit: Explicit) -> list[End]:
     """The infinities that a chain reaches in finite time along a coordinate with noise of its own."""
-    noisy = [own for own in _slices(explicit) if not own.domain.wraps and own.has_noise]
-    infinities = [(own, at) for own in noisy for at in (math.inf, -math.inf) if at in (own.domain.low, own.domain.high)]
-    return [own.end(at) for own, at in infinities if own.explodes(at)]
+    reached = []
+    for line in explicit.lines(STATES):
+        domain = line.block.domain
+        if not domain.wraps and has_noise(line):
+            infinities = [at for at in (math.inf, -math.inf) if at in (domain.low, domain.high)]
+            reached += [End(str(line.z), line.block, at) for at in infinities if explodes(line, at)]
+    return reached
 
 
 def walls(explicit: Explicit) -> list[End]:
@@ -71,8 +73,8 @@ def walls(explicit: Explicit) -> list[End]:
     infinite = _may_make_infinite(explicit.H)
     D = explicit.D.diagonal()
     varying = [z for z, own in zip(explicit.coordinates, D, strict=True) if z in own.free_symbols | infinite]
-    slices = _slices(explicit, varying) if varying else ()
-    times = Counter(own.end(at) for own in slices if own.has_noise for at in own.walls())
+    noisy = [line for line in explicit.lines(STATES, varying) if has_noise(line)]
+    times = Counter(End(str(line.z), line.block, at) for line in noisy for at in walls_of(line))
     closed = [end for end, number in times.items() if number == STATES]
     of_coordinate = Counter(end.coordinate for end in closed)
     return [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
@@ -129,112 +131,85 @@ def _may_make_infinite(H: Expr) -> set[Symbol]:
     return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 
-def _slices(explicit: Explicit, along: Collection[Symbol] | None = None) -> Iterator["Slice"]:
-    """Slices along all coordinates, or along those in `along`, through a few random states."""
-    drift = explicit.curl()
-    for lines in explicit.lines(STATES, along):
-        i = lines[0].i
-        formulas = (explicit.H, explicit.D[i, i], drift[i])
-        functions = [of_arrays([explicit.coordinates], e, cse=True) for e in formulas]
-        yield from (Slice(line, *(partial(line.on, f) for f in functions)) for line in lines)
+def has_noise(line: Line) -> bool:
+    """Whether the coordinate has noise of its own."""
+    values = line.D(line.state[line.i] + np.linspace(0.0, 0.2, 7))
+    return bool((np.nan_to_num(values) > 0).any())
 
 
-@dataclass
-class Slice:
-    """H, D_ii and the drift from Q on a line along coordinate i."""
+def noise_at(line: Line, at: float, inside: float) -> float:
+    """The limit of D_ii at a point from one side; 0 if D_ii vanishes there."""
+    near = line.D(at + inside * np.exp([-18.0, -27.0]))
+    return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
 
-    line: Line
-    H: Callable
-    D: Callable
-    drift: Callable
 
-    @property
-    def domain(self) -> Domain:
-        """The domain of the coordinate."""
-        return self.line.block.domain
+def is_reached(line: Line, at: float, inside: float) -> bool:
+    """Whether a chain reaches a point from one side."""
+    if has_noise(line):
+        return slope(line, at, inside) < FALLS
+    moved = line.drift(at + inside * np.exp([-10.0]))[0]
+    H = line.H(at + inside * np.exp([-10.0, -20.0]))
+    return bool(moved != 0 and np.isfinite(H).all() and H[1] - H[0] < 0.1)
 
-    @property
-    def middle(self) -> float:
-        """The coordinate at the state that the line passes through."""
-        return self.line.state[self.line.i]
 
-    def end(self, at: float, turns_back: bool = False) -> End:
-        """An end at a point of the line."""
-        return End(str(self.line.z), self.line.block, at, turns_back)
+def slope(line: Line, at: float, inside: float) -> float:
+    """The slope of L towards a point, in y of x = at + inside e^-y."""
+    y = np.array([NEAR, FAR]) if at == 0 else np.array([NEAR / 2, FAR / 2])
+    L = log_scale(line, at + inside * np.exp(-y)) - y
+    if np.isnan(L).any():
+        return math.nan
+    return float((L[1] - L[0]) / (y[1] - y[0])) if np.isfinite(L).all() else float(L[1])
 
-    @property
-    def has_noise(self) -> bool:
-        """Whether the coordinate has noise of its own."""
-        values = self.D(self.middle + np.linspace(0.0, 0.2, 7))
-        return bool((np.nan_to_num(values) > 0).any())
 
-    def noise_at(self, at: float, inside: float) -> float:
-        """The limit of D_ii at a point from one side; 0 if D_ii vanishes there."""
-        near = self.D(at + inside * np.exp([-18.0, -27.0]))
-        return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
+def log_scale(line: Line, x: np.ndarray) -> np.ndarray:
+    """H/T - log D."""
+    with np.errstate(all="ignore"):
+        return line.H(x) - np.log(line.D(x))
 
-    def is_reached(self, at: float, inside: float) -> bool:
-        """Whether a chain reaches a point from one side."""
-        if self.has_noise:
-            return self.slope(at, inside) < FALLS
-        moved = self.drift(at + inside * np.exp([-10.0]))[0]
-        H = self.H(at + inside * np.exp([-10.0, -20.0]))
-        return bool(moved != 0 and np.isfinite(H).all() and H[1] - H[0] < 0.1)
 
-    def slope(self, at: float, inside: float) -> float:
-        """The slope of L towards a point, in y of x = at + inside e^-y."""
-        y = np.array([NEAR, FAR]) if at == 0 else np.array([NEAR / 2, FAR / 2])
-        L = self.log_scale(at + inside * np.exp(-y)) - y
-        if np.isnan(L).any():
-            return math.nan
-        return float((L[1] - L[0]) / (y[1] - y[0])) if np.isfinite(L).all() else float(L[1])
+def explodes(line: Line, at: float) -> bool:
+    """Whether L falls towards infinity, within the range of floats."""
+    y = np.arange(4.0, 90.0, 2.0)
+    x = math.copysign(1.0, at) * np.sinh(y)
+    with np.errstate(all="ignore"):
+        L = log_scale(line, x) + y
+        known = np.isfinite(L) & (line.D(x) > 0)
+    last = L[: int(known.argmin())] if not known.all() else L
+    if len(last) < 2:
+        return bool(L[0] == -np.inf)
+    return bool((last[-1] - last[-2]) / 2.0 < FALLS)
 
-    def log_scale(self, x: np.ndarray) -> np.ndarray:
-        """H/T - log D."""
+
+def walls_of(line: Line) -> set[float]:
+    """The points inside of the domain that no chain reaches from either side, rounded and distinct.
+
+    Candidates are points where D has a dip, or |H| a peak.
+    """
+    x = _scanned(line.block.domain)
+    points = []
+    for depth in (lambda at: np.log(abs(line.D(at))), lambda at: -abs(line.H(at))):
         with np.errstate(all="ignore"):
-            return self.H(x) / self.line.explicit.temperature - np.log(self.D(x))
+            values = np.nan_to_num(depth(x), nan=-1e300)
+            dips = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
+            deepest, nearest = (dips[np.argsort(by[dips])[:LOOKS]] for by in (values, abs(x)))
+            dips = np.union1d(deepest, nearest)
+            points += [round(float(at), 9) for at in lowest(depth, x[dips - 1], x[dips + 1])]
+    return {round(at, 5) + 0.0 for at in points if line.block.domain.contains(at) and is_wall(line, at)}
 
-    def explodes(self, at: float) -> bool:
-        """Whether L falls towards infinity, within the range of floats."""
-        y = np.arange(4.0, 90.0, 2.0)
-        x = math.copysign(1.0, at) * np.sinh(y)
-        with np.errstate(all="ignore"):
-            L = self.log_scale(x) + y
-            known = np.isfinite(L) & (self.D(x) > 0)
-        last = L[: int(known.argmin())] if not known.all() else L
-        if len(last) < 2:
-            return bool(L[0] == -np.inf)
-        return bool((last[-1] - last[-2]) / 2.0 < FALLS)
 
-    def walls(self) -> set[float]:
-        """The points inside of the domain that no chain reaches from either side, rounded and distinct.
+def is_wall(line: Line, at: float) -> bool:
+    """Whether no chain reaches a point from either side, and Q does not carry a chain across.
 
-        Candidates are points where D has a dip, or |H| a peak.
-        """
-        x = _scanned(self.domain)
-        points = []
-        for depth in (lambda at: np.log(abs(self.D(at))), lambda at: -abs(self.H(at))):
-            with np.errstate(all="ignore"):
-                values = np.nan_to_num(depth(x), nan=-1e300)
-                dips = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
-                deepest, nearest = (dips[np.argsort(by[dips])[:LOOKS]] for by in (values, abs(x)))
-                dips = np.union1d(deepest, nearest)
-                points += [round(float(at), 9) for at in lowest(depth, x[dips - 1], x[dips + 1])]
-        return {round(at, 5) + 0.0 for at in points if self.domain.contains(at) and self.is_wall(at)}
-
-    def is_wall(self, at: float) -> bool:
-        """Whether no chain reaches a point from either side, and Q does not carry a chain across.
-
-        A point beside which exp(-H/T) is numerically 0 is not a wall, because nothing is cut off.
-        """
-        beside = (1.0, -1.0)
-        H = self.H([self.middle, *(at + side * np.exp(-NEAR) for side in beside)]) / self.line.explicit.temperature
-        if (H[1:] - H[0] > NOTHING).any():
-            return False
-        if not all(self.slope(at, side) >= FALLS for side in beside):
-            return False
-        crossing = self.drift([at + side * 1e-9 for side in beside])
-        return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
+    A point beside which exp(-H/T) is numerically 0 is not a wall, because nothing is cut off.
+    """
+    beside = (1.0, -1.0)
+    H = line.H([line.state[line.i], *(at + side * np.exp(-NEAR) for side in beside)])
+    if (H[1:] - H[0] > NOTHING).any():
+        return False
+    if not all(slope(line, at, side) >= FALLS for side in beside):
+        return False
+    crossing = line.drift([at + side * 1e-9 for side in beside])
+    return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
 
 
 def _scanned(domain: Domain) -> np.ndarray:

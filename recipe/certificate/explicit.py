@@ -8,7 +8,7 @@ opaque U becomes a confining energy that couples its coordinates, an opaque func
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Mul, Rational, S, Symbol, cos, diff, pi, sin, tanh
@@ -58,6 +58,7 @@ class Explicit:
         numbers = {z: Rational(repr(round(x, 6))) for z, x in zip(self.coordinates, state, strict=True)}
         return self.H.xreplace({z: x for z, x in numbers.items() if z not in kept})
 
+    @cached_property
     def curl(self) -> ImmutableMatrix:
         """-Q grad H + T rowdiv(Q): the drift from Q."""
         gradient = ImmutableMatrix([derivative(self.H, z) for z in self.coordinates])
@@ -79,31 +80,56 @@ class Explicit:
 
         return values
 
-    def lines(self, number: int, along: Collection[Symbol] | None = None) -> "Iterator[list[Line]]":
+    def lines(self, number: int, along: Collection[Symbol] | None = None) -> "Iterator[Line]":
         """Lines through a number of random states, along each coordinate or each of those in `along`."""
         draw = random.Random(SEED)
         for i, (z, b) in enumerate(zip(self.coordinates, self.blocks, strict=True)):
             if not b.domain.is_discrete and (along is None or z in along):
-                yield [Line(self, i, z, b, [draw_inside(b, draw) for b in self.blocks]) for _ in range(number)]
+                yield from [Line(self, i, [draw_inside(b, draw) for b in self.blocks]) for _ in range(number)]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line along coordinate number i, which is z, of a block, through a state."""
+    """A line along coordinate number i through a state."""
 
     explicit: Explicit
     i: int
-    z: Symbol
-    block: Block
     state: list[float]
 
-    def on(self, function: Callable, x: Any) -> "ndarray":
-        """The values of a compiled formula of all coordinates at points x of the line."""
+    @property
+    def z(self) -> Symbol:
+        """The coordinate."""
+        return self.explicit.coordinates[self.i]
+
+    @property
+    def block(self) -> Block:
+        """The block of the coordinate."""
+        return self.explicit.blocks[self.i]
+
+    def on(self, e: Expr, x: Any) -> "ndarray":
+        """The values of a formula of all coordinates at points x of the line."""
         import numpy as np
 
         with np.errstate(all="ignore"):
             at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
-            return np.broadcast_to(np.asarray(function(at), dtype=float), np.shape(x))
+            return np.broadcast_to(np.asarray(_compiled(self.explicit.coordinates, e)(at), dtype=float), np.shape(x))
+
+    def H(self, x: Any) -> "ndarray":
+        """H/T at points x of the line."""
+        return self.on(self.explicit.H, x) / self.explicit.temperature
+
+    def D(self, x: Any) -> "ndarray":
+        """D_ii at points x of the line."""
+        return self.on(self.explicit.D[self.i, self.i], x)
+
+    def drift(self, x: Any) -> "ndarray":
+        """The drift of the coordinate from Q at points x of the line."""
+        return self.on(self.explicit.curl[self.i], x)
+
+
+@lru_cache(maxsize=256)
+def _compiled(coordinates: tuple[Symbol, ...], e: Expr) -> Callable:
+    return of_arrays([coordinates], e, cse=True)
 
 
 def draw_inside(block: Block, draw: random.Random) -> float:

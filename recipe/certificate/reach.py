@@ -115,7 +115,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
 
 def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
     """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to a state with noise."""
-    field = explicit.function(explicit.curl())
+    field = explicit.function(explicit.curl)
     is_out = np.zeros(z.shape[1], dtype=bool)
     with np.errstate(all="ignore"):
         for _ in range(math.ceil(LEFT_WITHIN / PATIENT)):
@@ -151,7 +151,7 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
         jumps = np.broadcast_to(redrawn[..., None], (*redrawn.shape, z.shape[1]))
         return np.concatenate([D(z).reshape(size, size, -1), jumps], axis=1)
 
-    return rounded.function(rounded.curl()), columns
+    return rounded.function(rounded.curl), columns
 
 
 def _sensitivities(

@@ -32,7 +32,7 @@ def _through(explicit: Explicit, i: int, at_end: dict) -> str:
     shared = [z[j] for j in others if not _is_zero(explicit.D[i, j], at_end)]
     if shared:
         return f"but shares its noise with {shared[0]}, which is not reflected with it"
-    if _is_zero(explicit.curl()[i], at_end):
+    if _is_zero(explicit.curl[i], at_end):
         return ""
     return _not_turned_back(explicit, i, [j for j in others if explicit.Q[i, j] != 0], at_end)
 
@@ -46,7 +46,7 @@ def _not_turned_back(explicit: Explicit, i: int, movers: list[int], at_end: dict
     if any(explicit.blocks[j].is_vector != explicit.blocks[i].is_vector for j in movers):
         return f"but {names} moves other coordinates too, and cannot turn with this one"
     turn = {z[j]: -z[j] for j in movers}
-    current = explicit.curl()[i]
+    current = explicit.curl[i]
     if not _is_zero(explicit.H - explicit.H.xreplace(turn), at_end):
         return f"but H is not even in {names}, which turns there"
     if not _is_zero(current + current.xreplace(turn), at_end):

@@ -7,14 +7,12 @@ which exp(-H) vanishes, are no jumps.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 
 import numpy as np
 from sympy import Abs, Add, Derivative, Expr, Max, Min, Mul, Pow, atan, cos, cosh, erf, exp, log, sin, sinh, tanh
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries
-from ..arrays import of_arrays
 from ..bound import Bound
 from ..domains import Domain
 from ..symbols import Crossing, Partial, Potential, Total
@@ -60,10 +58,10 @@ def jump(explicit: Explicit) -> str:
     for label, e in formulas:
         if is_smooth(e):
             continue
-        function = of_arrays([z], e)
-        for line in chain.from_iterable(explicit.lines(STATES, e.free_symbols)):
-            on = partial(line.on, function)
-            for place, (low, high) in _jumps_of(on, _grid(line.block.domain), is_energy=e is explicit.H):
+        for line in explicit.lines(STATES, e.free_symbols):
+            for place, (low, high) in _jumps_of(
+                partial(line.on, e), _grid(line.block.domain), is_energy=e is explicit.H
+            ):
                 return f"{label} jumps from {low:.3g} to {high:.3g} at {line.z} = {place:.3g}"
     return ""
 

@@ -53,7 +53,7 @@ class _Fields:
     def __init__(self, explicit: Explicit):
         self.size = explicit.size
         self.temperature = explicit.temperature
-        self.H, self.D, self.curl = map(explicit.function, ([explicit.H], explicit.D, explicit.curl()))
+        self.H, self.D, self.curl = map(explicit.function, ([explicit.H], explicit.D, explicit.curl))
 
     def least(self, z: np.ndarray) -> np.ndarray:
         """The least eigenvalue of D at each state, `(N,)`."""

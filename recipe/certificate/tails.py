@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Add, Dummy, Expr, Function, Poly, Pow, Symbol, expand, hessian
+from sympy import Add, Expr, Poly, Symbol, hessian
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
 from ..declared import signs_of
+from ..derive import terms
 from ..domains import Domain
 
 FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow
@@ -123,23 +124,12 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
     """The terms of H by groups of coordinates that no term couples."""
     groups: list[tuple[set, list]] = [({z}, []) for z in coordinates]
-    for term in _terms(H):
-        read = term.free_symbols
-        touched = [g for g in groups if g[0] & read]
-        if not touched:
-            continue
-        groups = [g for g in groups if g not in touched]
-        groups.append((set().union(*(g[0] for g in touched)), [term, *(t for g in touched for t in g[1])]))
-    return [(Add(*terms), [z for z in coordinates if z in zs]) for zs, terms in groups]
-
-
-def _terms(H: Expr) -> list[Expr]:
-    """The terms of H as a sum of products, not expanded inside functions, roots and inverses."""
-    H = logs_apart(H)
-    kept = {e: Dummy() for e in H.atoms(Function, Pow) if e.is_Function or not (e.exp.is_Integer and e.exp > 0)}
-    back = {d: e for e, d in kept.items()}
-    whole = expand(H.xreplace(kept), power_exp=False, power_base=False, log=False)
-    return [term.xreplace(back) for term in Add.make_args(whole)]
+    for term in Add.make_args(terms(logs_apart(H))):
+        touched = [g for g in groups if g[0] & term.free_symbols]
+        if touched:
+            groups = [g for g in groups if g not in touched]
+            groups.append((set().union(*(g[0] for g in touched)), [term, *(t for g in touched for t in g[1])]))
+    return [(Add(*own), [z for z in coordinates if z in zs]) for zs, own in groups]
 
 
 @dataclass
