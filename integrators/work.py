@@ -16,7 +16,7 @@ samplers from jump and continuous Markov processes".
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Piecewise, S, Symbol, diff, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Piecewise, S, diff, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -47,11 +47,7 @@ class Direction(Adapted):
 
     def __new__(cls, name="direction"):
         """A nonzero real symbol, one value per chain."""
-        sign = Symbol.__xnew__(cls, name, real=True, nonzero=True)
-        sign.is_vector = False
-        sign.domain = domain_of("real", name)
-        sign.start = S.One
-        return sign
+        return cls._of(name, {"real": True, "nonzero": True}, False, domain_of("real", name), S.One)
 
     def __getnewargs_ex__(self):
         return (self.name,), {}
