@@ -94,7 +94,6 @@ class Adapting(Operator):
         self._become(self.start)
 
     def _become(self, value: Operator) -> None:
-        """Replace the value."""
         self.value = value
         self.sites = value.sites
         self.tensors = value.tensors
@@ -201,7 +200,6 @@ class Adapting(Operator):
         return f"{type(self).__name__}(every={self.every}, after={self.after}, until={self.last})"
 
     def _prior(self, like: torch.Tensor) -> torch.Tensor:
-        """The start as a matrix, times its weight."""
         one = torch.eye(like.shape[-1], dtype=torch.float64)
         return self.weight * (self.start @ one).to(like.device)
 

@@ -94,7 +94,6 @@ def _apart(letter: str, letters: Mapping[str, Piece]) -> list[str]:
 
 
 def _is_solvable(recipe: Recipe, word: str, letters: Mapping[str, Piece]) -> bool:
-    """Whether every letter of a word exists and has a closed form."""
     try:
         solve_all(recipe, read_scheme(word, letters), letters)
     except RecipeError:
@@ -134,28 +133,25 @@ def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> 
 
 def check_symbolic(recipe: Recipe, energy: object) -> None:
     """Refuse objects other than symbolic energies, energies that the recipe has no use for, and other periods."""
+    where = f"{recipe.name}, energy"
     if not isinstance(energy, Energy):
         what = f"compile takes a symbolic Energy, got {type(energy).__name__}"
         do = "Hand a torch function to samplers.sample, or its gradient to the step."
-        raise RecipeError(f"{recipe.name}, energy", what, do=do)
+        raise RecipeError(where, what, do=do)
     if recipe.potential is None:
-        raise RecipeError(
-            f"{recipe.name}, energy", "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=."
-        )
+        raise RecipeError(where, "the recipe's H is wholly symbolic: it needs no energy", do="Drop energy=.")
     if recipe.has_several_potentials:
         what = f"H has the energies {', '.join(map(str, recipe.potentials))}, and this is one"
-        raise RecipeError(
-            f"{recipe.name}, energy", what, do="Give it to samplers.sample, or bind it: recipe.bind(U=...)."
-        )
+        raise RecipeError(where, what, do="Give it to samplers.sample, or bind it: recipe.bind(U=...).")
     if len(recipe.targets) > 1 and recipe.targets[0].is_vector:
         what = f"the target has {', '.join(map(str, recipe.targets))}, of which {recipe.targets[0]} is a vector"
-        raise RecipeError(f"{recipe.name}, energy", what, do="Bind it: recipe.bind(U=...), or pass a torch function.")
+        raise RecipeError(where, what, do="Bind it: recipe.bind(U=...), or pass a torch function.")
     domains = [b.domain for b in recipe.targets]
     if recipe.target_is_vector:
         domains = domains * len(energy.coordinates)
     for coordinate, domain in zip(energy.coordinates, domains):
         if domain.wraps:
-            refuse_other_period(f"{recipe.name}, energy", energy.U, coordinate, domain)
+            refuse_other_period(where, energy.U, coordinate, domain)
 
 
 def with_energy(recipe: Recipe, energy: Energy) -> Recipe:
@@ -212,7 +208,6 @@ def check_fields(recipe: Recipe, word: Scheme | None) -> None:
 
 
 def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -> None:
-    """Refuse negative fractions for pieces with noise."""
     for letter, fraction in word.moves:
         if fraction < 0 and flows[letter].draws:
             what = f"piece {letter!r} has noise and cannot run backwards, for {fraction} of the step"

@@ -57,38 +57,31 @@ def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
     >>> sums.row[0].integrand, sums.rows[0].weight, sums.rows[0].factor, sums.derivatives
     (theta*x, 2*row_total1 - 2*y, x, (num_data*row_sum1/(2*rows),))
     """
-    sums = _Sums()
-    derivatives = tuple(map(Extraction(sums.name, Total, DataTotal), derivatives))
-    return DataSums(tuple(sums.chain), tuple(sums.row), tuple(sums.rows), derivatives)
+    chain: list[Sum] = []
+    row: list[Sum] = []
+    rows: list[RowSum] = []
 
-
-class _Sums:
-    """The sums found so far."""
-
-    def __init__(self) -> None:
-        self.chain: list[Sum] = []
-        self.row: list[Sum] = []
-        self.rows: list[RowSum] = []
-
-    def name(self, e: Expr, extract: Extraction) -> Expr:
-        """The name that replaces a sum in a formula."""
+    def name(e: Expr, extract: Extraction) -> Expr:
         inside = extract(e.integrand)
         if isinstance(e, DataTotal):
-            return self._over_rows(inside)
+            return over_rows(inside)
         if reads_rows(inside):
-            self.row.append(Sum(OfRow(f"row_total{len(self.row) + 1}"), inside))
-            return self.row[-1].name
-        self.chain.append(Sum(Local(f"total{len(self.chain) + 1}"), inside))
-        return self.chain[-1].name
+            row.append(Sum(OfRow(f"row_total{len(row) + 1}"), inside))
+            return row[-1].name
+        chain.append(Sum(Local(f"total{len(chain) + 1}"), inside))
+        return chain[-1].name
 
-    def _over_rows(self, inside):
+    def over_rows(inside: Expr) -> Expr:
         """The mean over rows times num_data, with one sum for each factor with sites."""
         names = []
         for factor, weight in _weights(inside).items():
-            name = f"row_sum{len(self.rows) + 1}"
-            names.append(Local(name, is_site(factor), constant=not (weight * factor).free_symbols))
-            self.rows.append(RowSum(names[-1], weight, factor))
+            is_constant = not (weight * factor).free_symbols
+            names.append(Local(f"row_sum{len(rows) + 1}", is_site(factor), constant=is_constant))
+            rows.append(RowSum(names[-1], weight, factor))
         return num_data / rows_in_batch * Add(*names)
+
+    of_names = tuple(map(Extraction(name, Total, DataTotal), derivatives))
+    return DataSums(tuple(chain), tuple(row), tuple(rows), of_names)
 
 
 def _weights(e: Expr) -> dict[Expr, Expr]:

@@ -11,16 +11,6 @@ if TYPE_CHECKING:  # in_domain uses the operators of tensors only
 COMPARED = {">": operator.gt, ">=": operator.ge, "<=": operator.le}
 
 
-def is_bounded(block: Block) -> bool:
-    """Whether a block may not take every real value.
-
-    >>> from recipe import vector
-    >>> is_bounded(vector("p")), is_bounded(vector("v", domain="positive"))
-    (False, True)
-    """
-    return not block.domain.is_real
-
-
 def bounds(block: Block) -> list[tuple[str, float]]:
     """The inequalities of a domain, each as a comparison and an end; none for categories.
 

@@ -29,7 +29,7 @@ from recipe.symbols import Adapted, Block
 
 from .flow import Flow
 from .lower import lower
-from .scheme import Scheme
+from .scheme import once_each
 from .step import State, Step
 
 if TYPE_CHECKING:
@@ -84,11 +84,8 @@ class Exchange:
 
     def level(self, state: State, U: "Tensor", temperature: float, parameters: Mapping) -> "Tensor":
         """H/T of the chains, float64 `(chains,)`."""
-        step = self._level
-        names = [b.name for b in self.recipe.entries]
-        at = {name: state[name] for name in names} | {VALUE.name: U}
-        at |= {b.name: U for b in (LEVEL, RATIO)}
-        level = _after(step, at, {"temperature": temperature, **parameters})[LEVEL.name]
+        at = {b.name: state[b.name] for b in self.recipe.entries} | {b.name: U for b in OWN}
+        level = _after(self._level, at, {"temperature": temperature, **parameters})[LEVEL.name]
         return level.double() / temperature
 
     def _moved(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
@@ -96,10 +93,9 @@ class Exchange:
         arrived = {name: place[name] if name in self.staying else x for name, x in source.items()}
         if not self.rescaled:
             return arrived
-        names = [b.name for b in self.recipe.entries]
-        like = next(iter(x for name, x in source.items() if name in names))
-        numbers = like.new_full((len(like),), ratio)
-        at = {name: arrived[name] for name in names} | {b.name: numbers for b in OWN}
+        at = {b.name: arrived[b.name] for b in self.recipe.entries}
+        like = next(iter(at.values()))
+        at |= {b.name: like.new_full((len(like),), ratio) for b in OWN}
         moved = _after(self._rescaling, at, parameters)
         return arrived | {name: moved[name] for name in self.rescaled}
 
@@ -139,7 +135,7 @@ def _flow(b: Block, value: Any, rule: str) -> Flow:
 def _compiled(recipe: Recipe, flows: dict[str, Flow]) -> Step:
     """A step of the given flows; its state has the blocks of the recipe and the quantities in OWN."""
     recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in OWN}}, claim=recipe.claim)
-    word = Scheme("exchange", tuple((letter, S.One) for letter in flows))
+    word = once_each("exchange", flows)
     return Step(recipe, word, flows, lower(recipe, word, flows))
 
 
@@ -149,7 +145,6 @@ def _after(step: Step, state: State, settings: Mapping) -> State:
 
 
 def _chosen(swapped: "Tensor", new: Any, old: Any) -> Any:
-    """The new state of the swapped chains, the old state of all others."""
     if isinstance(new, Mapping):
         return {name: _chosen(swapped, x, old[name]) for name, x in new.items()}
     return new.where(swapped.reshape(-1, *(1,) * (new.dim() - 1)), old)

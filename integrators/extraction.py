@@ -61,7 +61,6 @@ class Extraction:
         self.known: dict[Expr, Symbol] = {}
 
     def __call__(self, e: Expr) -> Expr:
-        """The expression in terms of names."""
         if isinstance(e, self.kinds) and e != total(1):
             if e not in self.known:
                 self.known[e] = self.name(e, self)

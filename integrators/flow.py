@@ -130,7 +130,6 @@ def _is_solvable(piece: Subsystem) -> bool:
 
 
 def _by_method(piece: Subsystem, name: str) -> Flow:
-    """The flow by a numerical method; exact if the piece is a shift."""
     method = METHODS[name]
     updates, draws = method.advance(piece)
     exact = shift(piece) is not None

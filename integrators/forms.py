@@ -159,7 +159,6 @@ class Form:
         return {key: self._checked(f"{what}[{key!r}]", function[key]) for key in keys}
 
     def _checked(self, what: str, function: Any) -> Any:
-        """U or a derivative of U, checked, or a function wrapped to check its values."""
         if not callable(function):
             return function if function is None else self._check_derivative(what, function)
 

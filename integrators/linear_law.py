@@ -50,10 +50,9 @@ class LinearChain:
     @property
     def spectral_radius(self) -> float:
         """The largest modulus of an eigenvalue of M: the step is stable below 1."""
-        from numpy import abs as modulus
         from numpy.linalg import eigvals
 
-        return float(modulus(eigvals(self.M)).max())
+        return float(abs(eigvals(self.M)).max())
 
     @property
     def covariance(self) -> "ndarray":
@@ -70,9 +69,7 @@ class LinearChain:
 
     def variance(self, block: str) -> "ndarray":
         """The stationary variances of the sites of one block."""
-        from numpy import array, diag
-
-        return array([v for name, v in zip(self.names, diag(self.covariance)) if name == block])
+        return self.covariance.diagonal()[[name == block for name in self.names]]
 
 
 def linear_chain(
@@ -94,25 +91,25 @@ def linear_chain(
     import torch
 
     recipe = step.recipe
-    program = step.program
+    where = "linear_chain"
     if len(recipe.targets) > 1:
-        raise RecipeError("linear_chain", "the target is made of explicit coordinates", do="Use one vector block.")
+        raise RecipeError(where, "the target is made of explicit coordinates", do="Use one vector block.")
     if recipe.fields:
         what = f"the operator {recipe.fields[0]} is a function of {recipe.fields[0].at}: the step is not affine"
-        raise RecipeError("linear_chain", what, do="Give a constant matrix.")
+        raise RecipeError(where, what, do="Give a constant matrix.")
     if not has_normal_noise(step):
         what = f"the step draws {', '.join(sorted({*step.draws.values()} - {'normal'}))} numbers: it is not affine"
-        raise RecipeError("linear_chain", what, do="Take pieces of normal noise alone.")
+        raise RecipeError(where, what, do="Take pieces of normal noise alone.")
     K = torch.as_tensor(stiffness, dtype=torch.float64, device="cpu")
     K = torch.diag(K) if K.dim() == 1 else K
     sites = len(K)
 
     # Inputs by name, with whether they have one value per site; a row of `probes` sets one number of one input to 1.
     blocks = {b.name: b.is_vector for b in recipe.state}
-    if program.carries_gradient:
+    if step.program.carries_gradient:
         blocks["gradient"] = True
-    draws = {d.name: d.block.is_vector for d in program.draws}
-    evaluations = program.gradients_per_step if gradient_noise else 0
+    draws = {d.name: d.block.is_vector for d in step.program.draws}
+    evaluations = step.program.gradients_per_step if gradient_noise else 0
     widths = [sites if is_vector else 1 for is_vector in (*blocks.values(), *draws.values(), *[True] * evaluations)]
     basis = torch.eye(sum(widths), dtype=torch.float64, device="cpu")
     probes = torch.cat([torch.zeros_like(basis[:1]), basis])

@@ -147,9 +147,8 @@ class _Word:
             return False
         if self.adapts_first:
             return self.first_read >= rest
-        return d.order != 1 or not any(
-            flow.reads(*d) for flow, _ in self.moves
-        )  # else the first one of the step is read
+        # lagged quantities read the first gradient of the step, if there is one
+        return d.order != 1 or not any(flow.reads(*d) for flow, _ in self.moves)
 
     def _moves(self, flow: Flow, d: Derivative) -> bool:
         return any(b in d.blocks(self.recipe) for b in flow.updates)
@@ -206,7 +205,6 @@ class _Assembly:
             self._adapt()
 
     def program(self, energy: Energy | None) -> Program:
-        """The Program of the stages."""
         carried = [d for d, source in self.entry.items() if source == "carried"]
         stages = tuple(self.stages)
         if self.word.has_swaps:
@@ -234,7 +232,6 @@ class _Assembly:
             self._append(title, statements, drawn, updates)
 
     def _append(self, title: str, statements: list[Statement], drawn: Sequence[Draw], updates: Updates) -> None:
-        """Append a stage of statements, draws and updates."""
         updates = {b: self.constants.hoist(b, e) for b, e in updates.items()}
         lets, updates = self._settled(updates)
         in_lets = [s.name for s in lets if isinstance(s, Draw)]
@@ -300,7 +297,6 @@ class _Assembly:
     # ---- derivatives of U
 
     def _gradient(self, d: Derivative, source: str = "evaluated") -> Gradient:
-        """The statement that takes a derivative."""
         potential = d.U if self.recipe.has_several_potentials else None
         return Gradient(tuple(self.names_of[d].items()), source, d.order, potential)
 
@@ -336,7 +332,6 @@ class _Assembly:
         return statements
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
-        """Statements of totals, draws, observations and repeated subexpressions, and the updates in terms of these."""
         lets, updates = extracted(updates, self.names)
         repeated, updates = shared(updates, self.names, self.constants)
         return [*lets, *repeated], updates

@@ -159,7 +159,6 @@ def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torc
 
 
 def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
-    """Refuse matrices and divergences of the wrong shape, or not finite."""
     sites = points[0].numel()
     shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
     for name, (values, shape) in shapes.items():

@@ -276,7 +276,6 @@ def inputs(program: Program) -> list[Symbol]:
 
 
 def _is_read_first(s, statements):
-    """Whether a symbol is read before a statement sets it."""
     for statement in statements:
         if any(s in e.free_symbols for e in statement.values):
             return True
@@ -299,7 +298,6 @@ def hoisted(e: Expr, once: dict) -> Expr:
 
 
 def _read(statements):
-    """The symbols that the statements read."""
     return {x for s in statements for e in s.values for x in e.free_symbols}
 
 

@@ -69,7 +69,6 @@ def relaxation_steps(
 
 
 def _at(e: Expr, numbers: Mapping[Any, float]) -> Expr:
-    """An expression with symbols replaced by numbers."""
     return e.xreplace({s: Float(x) for s, x in numbers.items()})
 
 
@@ -150,7 +149,6 @@ class _Momenta:
         return float((weights * inside).sum() / weights.sum())
 
     def time(self) -> float:
-        """The relaxation time of the momenta."""
         jumps = [j for j in self.recipe.jumps.values() if self.p in j.redrawn]
         if any(j.rate is None for j in jumps):
             return 0.0

@@ -105,7 +105,6 @@ def _couple(recipe: Recipe, blocks: tuple[Block, ...]) -> bool:
 
 
 def _each(letter: str, pieces: Iterable[Piece]) -> dict[str, Piece]:
-    """Pieces by numbered letters."""
     return {f"{letter}{k}": own for k, own in enumerate(pieces, 1)}
 
 

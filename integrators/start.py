@@ -83,7 +83,6 @@ def complete_state(
 
 
 def _as_spread(start: Step, step: Step) -> Step:
-    """The step `start` with the division of sites over processes of `step`."""
     return start if step.spread is None else replace(start, spread=step.spread)
 
 

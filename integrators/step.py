@@ -200,7 +200,6 @@ class Step:
             raise
 
     def _moved(self, state, h, noise, sizes, functions, parameters):
-        """The state a time h later, for checked arguments."""
         if self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state):
             return self.swept(state, h, noise=noise, **functions, **parameters)
         drawn = noise if isinstance(noise, Mapping) else self.drawn(noise, state)

@@ -14,7 +14,6 @@ class Variate(Symbol):
     kind = ""
 
     def __new__(cls, block: Block, name: str | None = None, is_vector: bool | None = None) -> "Variate":
-        """A variate of a block, with the block's name by default."""
         draw = Symbol.__xnew__(cls, name or block.name, real=True)
         draw.block = block
         draw.is_vector = block.is_vector if is_vector is None else is_vector

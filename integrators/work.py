@@ -46,7 +46,6 @@ class Direction(Adapted):
     __slots__ = ()
 
     def __new__(cls, name="direction"):
-        """A nonzero real symbol, one value per chain."""
         return cls._of(name, {"real": True, "nonzero": True}, False, domain_of("real", name), S.One)
 
     def __getnewargs_ex__(self):
@@ -140,7 +139,6 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
 
 
 def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
-    """The flow of a piece with its work."""
     flow = solve(piece, recipe.name)
     flow = replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
     if flow.exact and _is_balanced(recipe, piece):

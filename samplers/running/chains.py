@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from integrators.adapting import Adapting
-from integrators.domains import in_domain, is_bounded
+from integrators.domains import in_domain
 from integrators.program import DERIVATIVES
 from integrators.work import ACCEPTED
 from recipe import Recipe
@@ -45,7 +45,7 @@ class Chains:
         self.reason = ""
         self.adapting: dict[str, Adapting] = {}
         self._names = [b.name for b in recipe.entries]
-        self._bounded = [b for b in recipe.entries if is_bounded(b)]
+        self._bounded = [b for b in recipe.entries if not b.domain.is_real]
 
     def __len__(self) -> int:
         return len(self.alive)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from integrators import noise, operator_checks, streams
-from integrators.domains import in_domain, is_bounded
+from integrators.domains import in_domain
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
 from integrators.work import DIRECTION
@@ -199,7 +199,7 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
             where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
         )
     for b in recipe.entries:
-        if is_bounded(b) and b.name in blocks and not in_domain(b, blocks[b.name]).all():
+        if not b.domain.is_real and b.name in blocks and not in_domain(b, blocks[b.name]).all():
             words = b.domain.in_words
             values = f"values {words}" if b.domain.is_compact else f"{words} values"
             raise RecipeError(where, f"{b} is {words}, but the start is not", do=f"Start at {values}.")

@@ -9,7 +9,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from integrators import noise
-from integrators.domains import is_bounded
 from integrators.kernels import gpu
 from integrators.transfers import is_near
 from recipe.errors import warn
@@ -140,7 +139,7 @@ def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> 
     opaque = inputs.target.functional is not None and not program.observations and program.scope == "chain"
     opaque = opaque and not program.networks
     drawn = all(draw.kind in noise.KINDS for draw in program.draws)
-    whole = not any(is_bounded(b) for b in stage.step.recipe.entries)
+    whole = all(b.domain.is_real for b in stage.step.recipe.entries)
     of_number = not StepCall(stage.step, {"gradient": None}, inputs).numbered
     return stage.steps >= least and constant and small and one_gradient and opaque and drawn and whole and of_number
 

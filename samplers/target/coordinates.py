@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from sympy import Add, Float, Integer, lambdify
 
-from integrators.domains import is_bounded
 from integrators.requirements import check_one_potential
 from recipe import Energy, Recipe
 from recipe.algebra import with_short_logs
@@ -446,7 +445,7 @@ def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str
     check_one_potential(recipe, where)
     if not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do="Leave coordinates out, or map U.")
-    if is_bounded(recipe.targets[0]):
+    if not recipe.targets[0].domain.is_real:
         what = f"{recipe.targets[0]} has ends, and coordinates go anywhere"
         raise RecipeError(where, what, do="Take a recipe whose target is real: it is z.")
     if scope != "chain":

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 import integrators
-from integrators.domains import is_bounded
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
@@ -178,7 +177,7 @@ def _check_target(recipe: Recipe, where: str) -> None:
         raise RecipeError(where, f"the target is the blocks {names}, whose scales and modes are apart", do=OURSELVES)
     if not recipe.target_is_vector:
         raise RecipeError(where, "the target is made of explicit coordinates", do=OURSELVES)
-    if is_bounded(recipe.targets[0]):
+    if not recipe.targets[0].domain.is_real:
         what = f"{recipe.targets[0]} has ends, where U may be least without a mode"
         raise RecipeError(where, what, do=OURSELVES)
 
