@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sympy import Expr
+from sympy.utilities.iterables import connected_components
 
 from recipe.errors import RecipeError
 from recipe.symbols import Block, Partial, Potential, masked, step_size
 from recipe.symbols import duration as t
 
 from . import boundaries
-from .flow_rules import RULES, Solution, joined, shift
+from .flow_rules import RULES, Solution, shift
 from .numerical_flows import METHODS
 from .split import Subsystem
 from .variates import Variate
@@ -139,6 +140,6 @@ def _by_method(piece: Subsystem, name: str) -> Flow:
 def _groups(piece: Subsystem) -> list[list[Block]]:
     """The moving blocks, grouped by coupling: a drift that reads another moving block, or shared noise."""
     pairs = [(a, b) for a, f in piece.drift.items() for b in piece.moving if f.has(b)]
-    groups = joined([{b} for b in piece.moving], [*pairs, *piece.diffusion])
+    groups = connected_components(([*piece.moving], [*pairs, *piece.diffusion]))
     in_order = [[b for b in piece.moving if b in group] for group in groups]
     return sorted(in_order, key=lambda group: piece.moving.index(group[0]))

@@ -28,6 +28,7 @@ from sympy import (
     sqrt,
     zeros,
 )
+from sympy.utilities.iterables import connected_components
 
 from recipe.algebra import entries, random_value, vanishes
 from recipe.certificate import numeric
@@ -56,30 +57,13 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
     """A lower triangular L with L L^T = C: square roots where C is diagonal, Cholesky factors of coupled rows."""
     n = C.rows
     L = zeros(n, n)
-    coupled = entries(C)
-    for group in joined([{i} for i in range(n)], coupled):
+    for group in connected_components(([*range(n)], [*entries(C)])):
         rows = sorted(group)
-        if len(rows) == 1:
-            (i,) = rows
-            L[i, i] = sqrt(C[i, i])
-            continue
         system = (len(rows), *C.extract(rows, rows))
         for k, i in enumerate(rows):
             for l, j in enumerate(rows[: k + 1]):
-                L[i, j] = SquareRoot(Symbol("L"), k, l, *system)
+                L[i, j] = sqrt(C[i, i]) if len(rows) == 1 else SquareRoot(Symbol("L"), k, l, *system)
     return ImmutableMatrix(L)
-
-
-def joined(groups: list[set], pairs: Iterable[tuple]) -> list[set]:
-    """The groups, merged where a pair links two of them.
-
-    >>> joined([{1}, {2}, {3}], [(1, 3)])
-    [{2}, {1, 3}]
-    """
-    for a, b in pairs:
-        linked = [g for g in groups if a in g or b in g]
-        groups = [g for g in groups if g not in linked] + [set().union(*linked)]
-    return groups
 
 
 def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:

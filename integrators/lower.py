@@ -46,9 +46,8 @@ def lower(
     `value` formulas may read U itself, which the caller gives beside the gradient. Raises RecipeError for a formula
     that asks for more of U than its gradient and Hessian diagonal.
     """
-    word = Composition(
-        recipe, scheme, [(flows[letter], share) for letter, share in scheme.moves], adapt or {}, reuse_gradient
-    )
+    moves = [(flows[letter], share) for letter, share in scheme.moves]
+    word = Composition(recipe, scheme, moves, adapt or {}, reuse_gradient)
     if given_gradient:
         entry = {d: "given" for order in ((1, 0) if value else (1,)) for d in word.derivatives(order)}
     elif reuse_gradient:
