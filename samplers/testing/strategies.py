@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 from sympy import Expr, ImmutableMatrix, Integer, Rational, S, cos, diff, exp, sin, sqrt, tanh
+from sympy.utilities.iterables import connected_components
 
 import integrators
 from integrators.flow import solve
-from integrators.flow_rules import joined
 from integrators.scheme import EULER, Scheme
 from integrators.split import split
 from integrators.step import Step
@@ -276,7 +276,7 @@ def _cuts(recipe):
     """Ways to cut the SDE into pieces, by letter."""
     momenta, rest = recipe.momenta, recipe.thermostats
     correlated = [(a, b) for i, a in enumerate(recipe.state) for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
-    groups = joined([{b} for b in recipe.state if b not in recipe.latents], correlated)
+    groups = connected_components(([b for b in recipe.state if b not in recipe.latents], correlated))
     cuts = [{f"X{k}": piece(tuple(b for b in recipe.state if b in group)) for k, group in enumerate(groups, 1)}]
     if momenta:
         kicks, frictions, noises = (piece(tuple(map(part, momenta))) for part in (force, friction, noise))
