@@ -1,6 +1,6 @@
 """Flows of jumps, under which exp(-H/T) is invariant: a block redrawn from its conditional law, or blocks swapped."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import accumulate
 
 from sympy import Expr, Min, Piecewise, S, diff, exp, expand, sqrt
@@ -30,7 +30,7 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collectio
         return _swapped(recipe, letter, jump)
     b = jump.block
     law = (jump.law or _read_off(recipe, b)).tempered()
-    new, draws = DRAWS[type(law)](b, law)
+    new, draws = _redrawn(b, law)
     if jump.rate is None:
         return Flow(letter, {b: new}, draws, "jump", True, f"{b} ~ {law}")
     turn = Uniform(b, f"turn of {b}", is_vector=False)
@@ -57,50 +57,29 @@ def _read_off(recipe: Recipe, b: Block) -> Law:
     return Normal(law.mean, 1 / law.precision)
 
 
-Redraw = tuple[Expr, tuple[Variate, ...]]  # the new value, and its random numbers
-
-
-def _normal(b: Block, law: Normal) -> Redraw:
-    draw = variates.Normal(b)
-    return law.mean + times(sqrt(law.variance), draw), (draw,)
-
-
-def _gamma(b: Block, law: Gamma) -> Redraw:
-    draw = GammaVariate(b)
-    return Drawn(draw, law.shape) / law.rate, (draw,)
-
-
-def _inverse_gamma(b: Block, law: InverseGamma) -> Redraw:
-    draw = GammaVariate(b)
-    return law.scale / Drawn(draw, law.shape), (draw,)
-
-
-def _beta(b: Block, law: Beta) -> Redraw:
-    """X/(X + Y) for Gamma variates X, Y of shapes a, b."""
-    first, second = GammaVariate(b), GammaVariate(b, f"second of {b}")
-    x, y = Drawn(first, law.a), Drawn(second, law.b)
-    return x / (x + y), (first, second)
-
-
-def _bernoulli(b: Block, law: Bernoulli) -> Redraw:
-    draw = Uniform(b)
-    return Piecewise((S.One, draw / law.probability < 1), (S.Zero, True)), (draw,)
-
-
-def _categorical(b: Block, law: Categorical) -> Redraw:
-    """The first category whose cumulative weight exceeds a uniform share of the total; weights over the largest."""
-    draw = Uniform(b)
-    least = Min(*law.costs, evaluate=False)
-    *sums, whole = accumulate(exp(least - cost, evaluate=False) for cost in law.costs)
-    below = [(S(k), draw * whole < part) for k, part in enumerate(sums)]
-    return Piecewise(*below, (S(len(sums)), True)), (draw,)
-
-
-DRAWS: dict[type[Law], Callable[..., Redraw]] = {
-    Normal: _normal,
-    Gamma: _gamma,
-    InverseGamma: _inverse_gamma,
-    Beta: _beta,
-    Bernoulli: _bernoulli,
-    Categorical: _categorical,
-}
+def _redrawn(b: Block, law: Law) -> tuple[Expr, tuple[Variate, ...]]:
+    """The new value of a block with a law, and its random numbers."""
+    match law:
+        case Normal():
+            normal = variates.Normal(b)
+            return law.mean + times(sqrt(law.variance), normal), (normal,)
+        case Gamma():
+            gamma = GammaVariate(b)
+            return Drawn(gamma, law.shape) / law.rate, (gamma,)
+        case InverseGamma():
+            gamma = GammaVariate(b)
+            return law.scale / Drawn(gamma, law.shape), (gamma,)
+        case Beta():  # X/(X + Y) for Gamma variates X, Y of shapes a, b
+            first, second = GammaVariate(b), GammaVariate(b, f"second of {b}")
+            x, y = Drawn(first, law.a), Drawn(second, law.b)
+            return x / (x + y), (first, second)
+        case Bernoulli():
+            share = Uniform(b)
+            return Piecewise((S.One, share / law.probability < 1), (S.Zero, True)), (share,)
+        case Categorical():  # the first with a cumulative weight above a share of the total; weights over the largest
+            share = Uniform(b)
+            least = Min(*law.costs, evaluate=False)
+            *sums, whole = accumulate(exp(least - cost, evaluate=False) for cost in law.costs)
+            below = [(S(k), share * whole < part) for k, part in enumerate(sums)]
+            return Piecewise(*below, (S(len(sums)), True)), (share,)
+    raise TypeError(f"a law without draws: {law}")

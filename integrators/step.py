@@ -26,7 +26,6 @@ from .scheme import Scheme
 if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
     from torch import Tensor
 
-    from .kernels.single import Pool
     from .noise import Key
     from .processes import Spread
 
@@ -213,16 +212,13 @@ class Step:
         /,
         *,
         gradient: Callable | None = None,
-        noise: "Mapping | Key | None" = None,
         curvature: Callable | None = None,
         value: Callable | None = None,
-        observe: Mapping | None = None,
-        pool: "Pool | None" = None,
-        **parameters: Any,
+        **arguments: Any,
     ) -> State:
         """The state a time h later, by a kernel and without checks; with a `noise.Key` the kernel draws the numbers.
 
-        `pool`: the pool of a run's kernels.
+        `arguments`: those of the call, and the `pool` of a run's kernels.
         """
         from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
@@ -232,9 +228,7 @@ class Step:
             functions = {name: self.namespace.get(name) if f is None else f for name, f in functions.items()}
         device = state[self.recipe.entries[0].name].device.type
         backend = BY_DEVICE.get(device, "cpp") if self.backend == "torch" else self.backend
-        return step_by_kernel(
-            self.program, state, h, backend, noise=noise, observe=observe, pool=pool, **functions, **parameters
-        )
+        return step_by_kernel(self.program, state, h, backend, **functions, **arguments)
 
     def drawn(self, key: "Key", state: State) -> dict[str, Any]:
         """The random numbers of a `noise.Key` by name; functions for laws that depend on the state."""
@@ -247,24 +241,12 @@ class Step:
             numbers[d.name] = key.draw(d.kind, k, len(like), shape, dtype=like.dtype, device=like.device)
         return numbers
 
-    def arguments(
-        self,
-        gradient: object,
-        noise: Mapping,
-        curvature: Callable | None = None,
-        value: object = None,
-        observe: Mapping | None = None,
-        sizes: Sequence[int] | None = None,
-    ) -> dict[str, Any]:
+    def arguments(self, gradient: object, noise: Mapping, **others: Any) -> dict[str, Any]:
         """The keyword arguments of `function` that are not None, and that the step reads."""
-        optional = {
-            "gradient": gradient,
-            "curvature": curvature,
-            "value": value,
-            "observe": observe if self.observations else None,
-            "sizes": sizes if self.program.scope == "tensor" else None,
-        }
-        return {"noise": noise, **{name: value for name, value in optional.items() if value is not None}}
+        unread = [] if self.observations else ["observe"]
+        unread += [] if self.program.scope == "tensor" else ["sizes"]
+        given = {"gradient": gradient, **others}
+        return {"noise": noise, **{name: x for name, x in given.items() if x is not None and name not in unread}}
 
     def spelled(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by their names in the emitted text; num_data and step_number only if the step reads them."""
