@@ -223,7 +223,7 @@ class Step:
         from .kernels.choice import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
-        functions = {"gradient": gradient, "curvature": curvature, "value": value}
+        functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "value": value}
         if self.program.energy is not None:
             functions = {name: self.namespace.get(name) if f is None else f for name, f in functions.items()}
         device = state[self.recipe.entries[0].name].device.type
