@@ -1,10 +1,10 @@
-"""How wrong draws are: their Monte Carlo error, the bias of the step and that of the noise of minibatches."""
+"""The errors of draws: Monte Carlo error, bias of the step, bias of the noise of minibatches."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from recipe.errors import RecipeError
 from recipe.results import Findings, Row
 
 from .divergence import Divergence
-from .pairs import Again, Pairs
+from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 
 LEVEL = 0.05  # probability that a bias is seen where there is none, over all statistics of a table
@@ -39,8 +39,8 @@ MORE = "Take more steps, or more chains: it falls as one over the root of their 
 class Figure:
     """The errors of the mean or the sd of one coordinate, whose draws have the standard deviation `scale`.
 
-    `monte_carlo` is a standard error. A bias is what is stated of the law of the draws less that of the target, with
-    its standard error; None where there is none by construction. `law`: the value in the pairs, with its error.
+    `monte_carlo` is a standard error. A bias is the difference of the law of the draws to the target, estimated, with
+    its standard error; None where it vanishes by construction. `law`: the value in the pairs, with its error.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Figure:
 
     @property
     def apart(self) -> float:
-        """How many standard errors the draws are from the law that pairs of chains come to."""
+        """The distance of the draws from the law of the pairs, in standard errors."""
         return 0.0 if self.law is None else abs(self.value - self.law) / math.hypot(self.monte_carlo, self.law_error)
 
     def __str__(self) -> str:
@@ -71,11 +71,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Accuracy(Findings):
-    """What is stated of the errors of draws: figures by statistic, and a verdict; `print` shows the worst of many.
+    """The errors of draws, figures by statistic, and a verdict; `print` shows the worst of many.
 
     `ok` is True where the Monte Carlo error is the largest, False where a bias is, None where figures are doubted or a
-    larger bias may be there unseen. `pairs`: what the biases stand on, None where there are none; `advice`: what makes
-    each smaller; `divergence`: that of the law of the draws from exp(-H/T), of all blocks.
+    larger bias may be there unseen. `pairs`: the chains behind the biases, None where there are no biases; `advice`: a
+    cure by source; `divergence`: that of the law of the draws from exp(-H/T), of all blocks.
 
     >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
     >>> print(Accuracy((figure,), None, {"step": "Halve it."}, 1.0))
@@ -93,7 +93,7 @@ class Accuracy(Findings):
 
     @property
     def threshold(self) -> float:
-        """How many standard errors a bias is seen from, so that none of all is seen by chance: Bonferroni."""
+        """The number of standard errors from which on a bias is seen, by Bonferroni over all figures."""
         return NormalDist().inv_cdf(1 - LEVEL / (4 * len(self.figures)))
 
     def size(self, figure: Figure, source: str) -> float:
@@ -115,7 +115,7 @@ class Accuracy(Findings):
 
     @property
     def doubts(self) -> list[str]:
-        """Why the figures are not to be believed, if they are not."""
+        """Reasons not to believe the figures."""
         doubts = []
         if self.r_hat > AGREE:
             doubts.append(
@@ -149,7 +149,7 @@ class Accuracy(Findings):
 
     @property
     def title(self) -> str:
-        """Which of the three is the largest, in which statistic, and what to change."""
+        """The largest of the three errors, its statistic, and what to change."""
         sizes = self.sizes
         source = max(sizes, key=lambda name: sizes[name])
         row = self.rows[list(SOURCES).index(source)]
@@ -209,24 +209,28 @@ def _row(f: Figure) -> tuple[str, ...]:
 def accuracy_of(
     draws: Mapping[str, torch.Tensor],
     sound: list[int],
-    again: Again,
+    again: Any,
     *,
     chains: int | None = None,
     steps: int | None = None,
     progress: bool = False,
 ) -> Accuracy:
-    """The errors of the draws of a run that can be run `again`; of the `sound` chains. `Draws.accuracy` says more."""
+    """The errors of the draws of the `sound` chains of a run. `Draws.accuracy` says more.
+
+    `again`: the run, a `samplers.running.pairs.PairedRun`.
+    """
     where = "draws, accuracy"
-    _check_counts(where, chains=chains, steps=steps)
+    for argument, count in (("chains", chains), ("steps", steps)):
+        if count is not None:
+            integer(where, argument, count, least=4)
     again.check()
     values = {name: draws[name][sound] for name in again.targets}
-    some = next(iter(values.values()))
-    if some.shape[1] < LEAST:
-        raise RecipeError(where, f"there are {some.shape[1]} draws of a chain", do=f"Keep {LEAST} at least.")
+    number, kept = next(iter(values.values())).shape[:2]
+    if kept < LEAST:
+        raise RecipeError(where, f"there are {kept} draws of a chain", do=f"Keep {LEAST} at least.")
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
-    number = some.shape[0] * some.shape[1]
-    tau = max(float((number / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
-    rerun = Rerun(draws, sound, again, max(1.0, tau) * again.thin, chains, steps, progress)
+    tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
+    rerun = Rerun(draws, sound, kept, again, max(1.0, tau) * again.thin, chains, steps, progress)
     pairs = rerun.pairs() if again.order is not None or again.has_batches else None
     figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
     if not figures:
@@ -235,31 +239,21 @@ def accuracy_of(
     return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), rerun.divergence())
 
 
-def _check_counts(where: str, **counts: int | None) -> None:
-    for name, number in counts.items():
-        if number is not None:
-            integer(where, name, number, least=4)
-
-
 @dataclass(frozen=True)
 class Rerun:
-    """How much of a run is made again: from draws of its `sound` chains, as the caller says or by `tau`.
+    """The second runs of `again`, from draws of its `sound` chains, of which `kept` draws each.
 
-    `tau`: autocorrelation time in steps; `chains`, `steps`: those of the caller, None where that does not say.
+    `tau`: the autocorrelation time in steps; `chains`, `steps`: the caller's, or None for a choice by `tau`.
     """
 
     draws: Mapping[str, torch.Tensor]
     sound: list[int]
-    again: Again
+    kept: int
+    again: Any
     tau: float
     chains: int | None
     steps: int | None
     progress: bool
-
-    @property
-    def kept(self) -> int:
-        """The draws of a chain."""
-        return self.draws[self.again.targets[0]].shape[1]
 
     @property
     def budget(self) -> int:
@@ -267,32 +261,28 @@ class Rerun:
         return len(self.sound) * self.kept * self.again.thin
 
     def pairs(self) -> Pairs:
-        """Pairs of chains that start at draws from all over the run: as many steps in all as it had, each of 20 tau."""
-        fewest, most = PAIRS
+        """Pairs of chains from draws of all over the run: as many steps in all as the run had, in pairs of 20 tau."""
         wanted = LENGTH * self.tau
-        number = min(max(round(self.budget / wanted), fewest), most) if self.chains is None else self.chains
+        number = self._number(self.budget / wanted, PAIRS)
         length = min(max(self.budget // number, math.ceil(wanted)), STEPS) if self.steps is None else self.steps
         warmup = min(math.ceil(WARMUP * self.tau), length // 2)
-        longest = length if self.steps is not None else max(STEPS, length)
-        return self.again.pairs(
-            self.draws,
-            *self._starts(number),
-            warmup=warmup,
-            steps=length - warmup,
-            most=longest,
-            progress=self.progress,
-        )
+        most = length if self.steps is not None else max(STEPS, length)
+        counts = {"warmup": warmup, "steps": length - warmup, "most": most}
+        return self.again.pairs(self.draws, *self._starts(number), **counts, progress=self.progress)
 
     def divergence(self) -> Divergence:
-        """The KL, of chains that start at draws from all over the run and go on for 3 tau at least."""
+        """The KL, by stretches of 3 tau at least, from draws of all over the run."""
         most = STEPS if self.steps is None else self.steps
         length = min(math.ceil(STRETCH * self.tau), most // 2)
-        fewest, many = STRETCHES
-        number = min(max(self.budget // (2 * length), fewest), many) if self.chains is None else self.chains
+        number = self._number(self.budget // (2 * length), STRETCHES)
         return self.again.divergence(self.draws, *self._starts(number), steps=length, most=most, progress=self.progress)
 
+    def _number(self, wanted: float, bounds: tuple[int, int]) -> int:
+        fewest, most = bounds
+        return min(max(round(wanted), fewest), most) if self.chains is None else self.chains
+
     def _starts(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The chains and the places of so many draws from all over the run."""
+        """The chains and the positions in them of so many draws from all over the run."""
         picked = torch.arange(number, device="cpu") * (len(self.sound) * self.kept) // number
         return torch.tensor(self.sound, device="cpu")[picked // self.kept], picked % self.kept
 
@@ -302,20 +292,21 @@ def _figures(
 ) -> Iterable[Figure]:
     """The figures of every coordinate of a tensor of draws that is not constant."""
     x = x.to("cpu", torch.float64)
-    mean, sd = x.mean((0, 1)), x.std((0, 1), correction=0)
-    errors = dict(zip(("mean", "sd"), errors_of_moments(x, sizes)))
-    stated = {} if pairs is None else _stated(name, pairs, order)
+    sd = x.std((0, 1), correction=0)
+    statistics = {"mean": x.mean((0, 1)), "sd": sd}
+    errors = dict(zip(statistics, errors_of_moments(x, sizes)))
+    biases = {} if pairs is None else _biases(name, pairs, order)
     for label, index in zip(labels(name, sd.shape), np.ndindex(sd.shape)):
         if not sd[index] > 0:
             continue
-        for statistic, value in (("mean", mean), ("sd", sd)):
-            others = {key: float(numbers[index]) for key, numbers in stated.get(statistic, {}).items()}
+        for statistic, value in statistics.items():
+            others = {key: float(numbers[index]) for key, numbers in biases.get(statistic, {}).items()}
             error = float(errors[statistic][index])
             yield Figure(label, statistic, float(value[index]), float(sd[index]), error, **others)
 
 
-def _stated(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:
-    """What pairs state of the mean and the sd of every coordinate, by the fields of a Figure.
+def _biases(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:
+    """The fields of a Figure that pairs estimate, for the mean and the sd of every coordinate.
 
     A bias b of a variance v is one of sqrt v - sqrt(v - b) of the standard deviation.
     """

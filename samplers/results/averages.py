@@ -1,4 +1,4 @@
-"""Averages over time with their errors, and the bands of statistics: what they are within by chance."""
+"""Averages over time with their errors, and R-hat, each with its band of chance."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Average:
     freedom: float
 
     def half_width(self, alpha: float) -> float:
-        """Student's t times the standard error: beyond it by chance alone with probability alpha, on either side."""
+        """Student's t times the standard error: the average is off by more with probability alpha."""
         from scipy.special import stdtrit  # scipy is slow to import
 
         return float(stdtrit(self.freedom, 1 - alpha / 2)) * self.error
@@ -39,7 +39,7 @@ def average_of(each: torch.Tensor) -> Average:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The R-hat of numbers `(chains, times)`, and what it is by chance.
+    """The R-hat of numbers `(chains, times)`, with its law where chains agree.
 
     `within`: their effective sample size by the autocorrelation inside of half chains, of which there are `halves`.
     """
@@ -49,7 +49,7 @@ class Agreement:
     halves: int
 
     def most(self, alpha: float) -> float:
-        """What R-hat is above by chance alone with probability alpha: sqrt(1 + F/L).
+        """The bound that R-hat exceeds by chance with probability alpha: sqrt(1 + F/L).
 
         The means of m halves, each of L independent numbers, have a variance F W/L, where W is that of the numbers
         and F is of Fisher's law with m - 1 and m (L - 1) degrees of freedom.
@@ -61,7 +61,7 @@ class Agreement:
 
 
 def agreements_of(values: torch.Tensor) -> list[Agreement]:
-    """Those of every component of `(chains, draws, *shape)`; nan where there is none.
+    """The agreement of every component of `(chains, draws, *shape)`; nan where there is none.
 
     >>> agreements_of(torch.arange(40.0).reshape(2, 20, 1))[0].r_hat > 2
     True

@@ -8,6 +8,8 @@ import torch
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .arguments import FINITE
+
 WHERE = "kernel_stein_discrepancy"
 
 
@@ -15,8 +17,7 @@ WHERE = "kernel_stein_discrepancy"
 class Discrepancy:
     """Estimates of KSD^2: `u`, without bias, and `v` >= 0, with the diagonal.
 
-    `error` is the standard error of `u` where the law is exact and the points are independent (correlated ones have a
-    larger).
+    `error` is the standard error of `u` for independent points of the exact law (for correlated points it is larger).
 
     >>> Discrepancy(u=0.01, v=0.04, error=0.02).ksd
     0.2
@@ -35,9 +36,9 @@ class Discrepancy:
 def kernel_stein_discrepancy(
     points: torch.Tensor, scores: torch.Tensor, *, c: float = 1.0, beta: float = -0.5, block: int = 512
 ) -> Discrepancy:
-    """The distance of points to a target of which the score s = grad log density = -grad U/T is known.
+    """The distance of points to a target by its score s = grad log density = -grad U/T.
 
-    It is taken by the kernel k(x, y) = (c^2 + |x - y|^2)^beta, which sees points that drift away.
+    The kernel k(x, y) = (c^2 + |x - y|^2)^beta sees points that drift away.
 
     KSD^2 = E k_0(x, y), k_0 = s(x).s(y) k + s(x).grad_y k + s(y).grad_x k + div_x grad_y k: the mean over pairs of
     different points is the U-statistic, over all pairs the V-statistic. `points` and `scores` are (n, dim), in units of
@@ -53,12 +54,11 @@ def kernel_stein_discrepancy(
     (True, False)
     """
     x, s = _checked(points, scores)
-    _check_kernel(c, beta)
+    if not (0 < c < math.inf and -1 < beta < 0):
+        raise RecipeError(WHERE, f"the kernel has c = {c!r} and beta = {beta!r}", do="Take c > 0 and -1 < beta < 0.")
     block = integer(WHERE, "block", block, least=1, do="Take 512 if unsure.")
     n = len(x)
-    diagonal = 0.0
-    pairs = 0.0
-    squares = 0.0
+    diagonal = pairs = squares = 0.0
     for i in range(0, n, block):
         for j in range(i, n, block):
             k0 = _stein_kernel(x[i : i + block], x[j : j + block], s[i : i + block], s[j : j + block], c, beta)
@@ -93,15 +93,8 @@ def _checked(points: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, 
     s = scores.detach().to(points.device, torch.float64)
     bad = (~(x.isfinite() & s.isfinite()).all(1)).nonzero()
     if len(bad):
-        raise RecipeError(
-            WHERE, f"point {int(bad[0])} or its score is not finite", do="Leave out chains that diverged."
-        )
+        raise RecipeError(WHERE, f"point {int(bad[0])} or its score is not finite", do=FINITE)
     return x, s
-
-
-def _check_kernel(c: float, beta: float) -> None:
-    if not (0 < c < math.inf and -1 < beta < 0):
-        raise RecipeError(WHERE, f"the kernel has c = {c!r} and beta = {beta!r}", do="Take c > 0 and -1 < beta < 0.")
 
 
 def _stein_kernel(

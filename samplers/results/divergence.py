@@ -1,17 +1,17 @@
-"""How far the law of draws is from exp(-H/T), in nats."""
+"""The Kullback-Leibler divergence of the law of draws from exp(-H/T), in nats."""
 
 from dataclasses import dataclass
 
-WILD = 40.0  # times the KL is more than the work varies by in a stretch that all but forgets: that is 4 times the KL
+WILD = 40.0  # times the KL: ten times the variance of the work of a stretch that all but forgets its start
 
 
 @dataclass(frozen=True)
 class Divergence:
     """The Kullback-Leibler divergence KL(law || exp(-H/T)) of all blocks, with its standard error, to leading order.
 
-    `value` is None where there is none, for the `reason`. It is from stretches of `steps` steps of `chains` chains,
-    whose work over T has the `variance`; `settled`: whether longer stretches no longer change it; `lost`: chains that
-    left the finite numbers.
+    `value` is None where the divergence is unknown, for the `reason`. It comes from stretches of `steps` steps of
+    `chains` chains, whose work over T has the `variance`; `settled`: whether longer stretches give the same; `lost`:
+    the number of chains that left the finite numbers.
 
     >>> print(Divergence(0.005, 0.0005, chains=1000, steps=50))
     KL(draws || exp(-H/T)) = 0.005 +- 0.0005: so no probability is off by more than 0.055 (Pinsker).
@@ -30,12 +30,12 @@ class Divergence:
 
     @property
     def bound(self) -> float:
-        """What no probability is off by more, |law(A) - exp(-H/T)(A)| <= sqrt(KL/2), at a KL two errors larger."""
+        """Pinsker's bound of the error of any probability, sqrt(KL/2), at a KL two errors larger."""
         return min(1.0, ((max(self.value or 0.0, 0.0) + 2 * self.error) / 2) ** 0.5)
 
     @property
     def doubts(self) -> list[str]:
-        """Why it is not to be believed, if it is not."""
+        """Reasons not to believe the value."""
         doubts = []
         if not self.settled:
             doubts.append(f"The KL has not settled in stretches of {self.steps} steps: pass more steps.")

@@ -1,4 +1,4 @@
-"""The posterior draws of a sampling run, and the file they are kept in."""
+"""The posterior draws of a sampling run, and their file."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from recipe.errors import RecipeError, did_you_mean, warn
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
+from .arguments import package, tensor_of
 from .findings import Report
-from .pairs import Again
 from .predicting import predictions_of
-from .report import ALPHA, EVALUATIONS, TOLERANCE, report_of
+from .report import ALPHA, EVALUATIONS, TOLERANCE, Subject, report_of
 
 NAMED = 8  # lost chains that are named
 
 
 def named(diverged: Mapping[int, int], how: str) -> str:
-    """The chains that are lost with their steps, the first few of many.
+    """The lost chains with their steps, the first few of many.
 
     >>> named({3: 10, 5: 12}, "at step")
     'chain 3 at step 10, chain 5 at step 12'
@@ -42,14 +42,13 @@ class UnknownBlock(RecipeError, KeyError):
 
 
 class Draws(Mapping):
-    """Posterior draws by block name, with the account of the run that made them.
+    """Posterior draws by block name, with the record of their run.
 
-    Each value has shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON
-    data such as recipe, scheme, step_size, seed and `diverged`, {chain: step}; `step_sizes`
-    has the step size of each draw, where it varied, in units of time. Raises RecipeError when
-    the shapes disagree, `info` is not JSON, or there is not one step size > 0 per draw.
-
-    `again` is the run, for `accuracy`: it stays in memory, with its energy and data, and is neither saved nor copied.
+    Each value has the shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON data such as recipe,
+    scheme, step_size, seed and `diverged`, {chain: step}; `step_sizes` has the step size of each draw, where it varied,
+    in units of time. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps
+    energy and data in memory, and is neither saved nor copied. Raises RecipeError when the shapes disagree, `info` is
+    not JSON, or there is not one step size > 0 per draw.
 
     >>> draws = Draws({"theta": torch.zeros(4, 100, 3)}, info={"recipe": "sghmc", "scheme": "baoab"})
     >>> draws
@@ -69,7 +68,7 @@ class Draws(Mapping):
         *,
         info: Mapping[str, Any],
         step_sizes: Sequence[float] | np.ndarray | torch.Tensor | None = None,
-        again: Again | None = None,
+        again: Any = None,
     ):
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         sizes = {shape[:2] for shape in shapes.values()}
@@ -92,8 +91,7 @@ class Draws(Mapping):
         self._report: Report | None = None
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        kept = ("_values", "_info", "_step_sizes", "_accuracy", "_report")
-        return None, {name: getattr(self, name) for name in kept} | {"_again": None}
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"_again": None}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._values:
@@ -108,13 +106,11 @@ class Draws(Mapping):
 
     def __repr__(self) -> str:
         shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
-        name_width = max(map(len, shapes))
-        shape_width = max(map(len, shapes.values()))
+        name_width, shape_width = (max(map(len, column)) for column in zip(*shapes.items()))
         lines = [self._title()]
-        lines += [
-            f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {str(value.dtype).removeprefix('torch.')}"
-            for name, value in self.items()
-        ]
+        for name, value in self.items():
+            dtype = str(value.dtype).removeprefix("torch.")
+            lines.append(f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {dtype}")
         if self.diverged:
             lines.append(f"  diverged: {named(self.diverged, 'at step')}")
         report = self.info.get("report") if self._report is None else self._report.verdict
@@ -132,12 +128,12 @@ class Draws(Mapping):
 
     @property
     def info(self) -> dict[str, Any]:
-        """The account of the run, plain JSON data (so the chains in `diverged` are text here)."""
+        """The record of the run, plain JSON data (so the chains in `diverged` are text here)."""
         return self._info
 
     @property
     def step_sizes(self) -> torch.Tensor | None:
-        """The step size of each draw, `(draws,)` in float64 on the CPU; None where none were given."""
+        """The step size of each draw, `(draws,)` in float64 on the CPU; None if constant."""
         return self._step_sizes
 
     @property
@@ -158,9 +154,9 @@ class Draws(Mapping):
     def to_arviz(self, *, log_likelihood: Any = None) -> Any:
         """An arviz.InferenceData, with ArviZ 1 an xarray.DataTree: a float64 copy in its group posterior, and `info`.
 
-        `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such by the name of the observed,
-        as `predict` gives them; they are its group log_likelihood, which arviz.loo reads. Raises
-        RecipeError where their chains and draws are not these, or ArviZ cannot be imported.
+        `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such tensors by the name of the
+        observed, as `predict` returns them, for the group log_likelihood, which arviz.loo reads. Raises RecipeError
+        for other numbers of chains and draws, or where ArviZ cannot be imported.
 
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
@@ -173,15 +169,17 @@ class Draws(Mapping):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
             warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
-            arviz = _arviz()
+            # Before 1.0 ArviZ writes into the user's cache folder when it is imported.
+            advice = "Install it: pip install arviz; if it has no folder, name one in XDG_CACHE_HOME."
+            arviz = package("draws, to_arviz", "arviz", do=advice)
             groups = {"posterior": posterior, "log_likelihood": self._log_likelihoods(log_likelihood)}
             if arviz.__version__.startswith("0."):
                 return arviz.from_dict(**groups, posterior_attrs=attributes)
-            given = {name: group for name, group in groups.items() if group is not None}
-            return arviz.from_dict(given, attrs={"posterior": attributes}, check_conventions=False)
+            groups = {name: group for name, group in groups.items() if group is not None}
+            return arviz.from_dict(groups, attrs={"posterior": attributes}, check_conventions=False)
 
     def _log_likelihoods(self, values: Any) -> dict[str, np.ndarray] | None:
-        """What `to_arviz` is given, by name."""
+        """The log likelihoods by name, as arrays."""
         if values is None:
             return None
         groups = {}
@@ -200,7 +198,7 @@ class Draws(Mapping):
         return groups
 
     def predict(self, model: Callable, X: Any, *, batch_size: int | None = None, thin: int = 1) -> torch.Tensor:
-        """What each draw says of each row of X: `(chains, draws, data, ...)`, a draw and `batch_size` rows at a time.
+        """The predictions of each draw for the rows of X, `(chains, draws, data, ...)`, `batch_size` rows at a time.
 
         `model`: a function (theta, rows) -> `(rows, ...)` of one draw, theta a tensor, or a dict by name where there
         are several blocks or `init` was a module; or that nn.Module, which is called in eval mode with the draws as its
@@ -216,9 +214,8 @@ class Draws(Mapping):
         return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin)
 
     def _targets(self) -> dict[str, torch.Tensor]:
-        """The draws of the target; all of them where the run is not at hand."""
-        names = self if self._again is None else self._again.targets
-        return {name: self[name] for name in names}
+        """The draws of the target; all draws where the run is not at hand."""
+        return dict(self) if self._again is None else {name: self[name] for name in self._again.targets}
 
     def average(self, name: str, function: Callable | None = None) -> torch.Tensor:
         """The mean of f(theta), weighted by step size: sum_k h_k f(theta_k) / sum_k h_k, over draws and chains.
@@ -247,10 +244,10 @@ class Draws(Mapping):
     def summary(self, var_names: str | Iterable[str] | None = None) -> Any:
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
-        Printed it has all columns, to four digits, and of more than sixty rows the first and the last ten. Draws weigh
+        Its print has all columns, to four digits, and of more than sixty rows the first and the last ten. Draws weigh
         equally, whatever their step sizes; see `average`. Chains that diverged are left out, with a warning. With one
-        chain r_hat is nan. What `accuracy` has stated stands beside it: `bias_step_mean`, `bias_minibatches_sd` and so
-        on. Raises RecipeError for an unknown name, or where no chain is left.
+        chain r_hat is nan. After a call of `accuracy` its biases are columns too: `bias_step_mean`,
+        `bias_minibatches_sd` and so on. Raises RecipeError for an unknown name, or where no chain is left.
 
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
@@ -265,26 +262,26 @@ class Draws(Mapping):
         return table
 
     def accuracy(self, *, chains: int | None = None, steps: int | None = None, progress: bool = True) -> Accuracy:
-        """How wrong the mean and the sd of every coordinate of the target are, and what to change: `print` it.
+        """The errors of the mean and the sd of every coordinate of the target, and what to change: `print` it.
 
         Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: pairs of
         chains at h and h/2 from common starts and noise, extrapolated by the order p of the step for the target,
 
             bias_h = (E_h - E_{h/2}) 2^p/(2^p - 1),
 
-        leading order in h. Bias of the noise of minibatches: pairs of chains that see a batch each, beside one that
-        sees both, in which the covariance V_g of the gradient is half as large, to leading order in h V_g,
+        leading order in h. Bias of the noise of minibatches: pairs of chains with a batch each, beside a chain with
+        both batches, in which the covariance V_g of the gradient is half as large, to leading order in h V_g,
 
             bias = 2 (E_V - E_{V/2}).
 
-        Both are of the law of the draws less the target's, with standard errors from the differences between pairs.
-        `chains`: the number of pairs; `steps`: of each. By default as many in all as the run had, or 10,000 each, in
-        pairs of 20 autocorrelation times. `progress` shows a bar, whose steps grow in number until the pairs have
-        settled. Draws that are Metropolised have no bias of the step. They stay on record here, for `summary`. Raises
-        RecipeError for draws that were loaded, or otherwise not come from `sample`, and for runs of schedules, of
+        A bias is the law of the draws less the target's, with a standard error from the differences between pairs.
+        `chains`: the number of pairs; `steps`: of each pair. By default as many in all as the run had, or 10,000 each,
+        in pairs of 20 autocorrelation times. `progress` shows a bar, whose steps grow in number until the pairs have
+        settled. Metropolised draws have no bias of the step. `summary` shows the biases from then on. Raises
+        RecipeError for draws that were loaded or do not come from `sample`, and for runs with schedules, with
         adaptations that go on, and at temperature 0.
 
-        `divergence`, where steps have a work W: that of the law rho_h of the draws, all blocks, to leading order,
+        `divergence`, where steps have a work W, of the law rho_h of the draws, all blocks, to leading order:
 
             KL(rho_h || exp(-H/T)) = (E[L] from rho_h - E[L] from exp(-H/T))/2,  L = -W/T + Var[W | start]/(2 T^2),
 
@@ -311,21 +308,21 @@ class Draws(Mapping):
         return self._accuracy
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Report:
-        """What speaks against these draws, and what to change first: `print` it; it is true where nothing does.
+        """The faults of these draws, what to change first at the beginning: `print` it; true if there are none.
 
-        Each finding is a number with its error, the band it should be in, and a cure. In the order in which they are to
-        be changed: chains that are lost; acceptance; chains that stand still at the end of the run; what the noise of
-        minibatches adds to the temperature, T + h V_g/(2 D) at a friction D, less what the recipe takes as supplied;
-        thermostats that still relax (their R-hat); R-hat; the configurational temperature, the mean of
-        (theta - E theta) grad U; the kinetic one, of p^2/m, averaged over the run; the effective sample size.
+        Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
+        chains; acceptance; chains that stand still at the end of the run; the heat of the noise of minibatches,
+        h V_g/(2 D) at a friction D, less what the recipe takes as supplied; R-hat of thermostats, which may still
+        relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad U; the kinetic temperature, of
+        p^2/m, averaged over the run; the effective sample size.
 
         `alpha`: the rate at which a right run has a finding out of its band by chance, shared by all questions.
-        `tolerance`: what is too small to matter, in standard deviations: 1/tolerance^2 is the least sample size, and a
-        temperature may be 2 tolerance T off beside its error. R-hat may be 1.01, or what it is by chance of the chains'
-        own autocorrelation, if that is more. `evaluations`: draws of each chain at which the gradient is taken, twice
-        on minibatches; 0 takes none, and asks less. Nothing is run again. What was not asked is said. `summary` has the
-        figures of every coordinate, `accuracy` the bias of the step, in numbers. Raises RecipeError for alpha outside
-        of (0, 1), a tolerance that is not > 0, and evaluations that are no integer >= 0.
+        `tolerance`: the least error that matters, in standard deviations: 1/tolerance^2 is the least sample size, and a
+        temperature may be 2 tolerance T off beside its error. R-hat may be 1.01, or its bound of chance under the
+        chains' own autocorrelation, if that is more. `evaluations`: draws of each chain at which the gradient is taken,
+        twice on minibatches; with 0 fewer questions are asked. Nothing is run again. The report names the questions
+        that were not asked. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0, and
+        evaluations that are no integer >= 0.
 
         Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures.
 
@@ -338,11 +335,10 @@ class Draws(Mapping):
         number("draws, report", "alpha", alpha, above=0, below=1)
         number("draws, report", "tolerance", tolerance, above=0)
         integer("draws, report", "evaluations", evaluations, least=0)
-        sound = [chain for chain in range(self.chains) if chain not in self.diverged]
-        own = {name: x[sound] if len(sound) < self.chains else x for name, x in self.items()}
+        sound = self._sound
+        own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
         lost = self.chains - len(sound)
-        again = self._again
-        self._report = report_of(own, self.info, lost, again, alpha=alpha, tolerance=tolerance, evaluations=evaluations)
+        self._report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations))
         return self._report
 
     def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:
@@ -369,19 +365,23 @@ class Draws(Mapping):
         return [var_names] if isinstance(var_names, str) else list(dict.fromkeys(var_names))
 
     def sound_chains(self, purpose: str) -> list[int]:
-        """The chains that did not diverge; warns the caller of `purpose` that it leaves out the others.
+        """The chains that did not diverge, with a warning if `purpose` leaves out others.
 
         Raises RecipeError where every chain has diverged.
 
         >>> Draws({"theta": torch.zeros(3, 9)}, info={}).sound_chains("average")
         [0, 1, 2]
         """
-        sound = [chain for chain in range(self.chains) if chain not in self.diverged]
+        sound = self._sound
         if not sound:
             raise RecipeError(f"draws, {purpose}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:
             warn(f"{purpose} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged")
         return sound
+
+    @property
+    def _sound(self) -> list[int]:
+        return [chain for chain in range(self.chains) if chain not in self.diverged]
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file, whole or not at all; equal draws make equal files.
@@ -405,7 +405,7 @@ class Draws(Mapping):
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Draws":
-        """Read what `save` wrote; nothing in the file is executed.
+        """Read the file of `save`; nothing in it is executed.
 
         Raises RecipeError when the file is missing, truncated, corrupted or not a file of draws.
         """
@@ -420,10 +420,7 @@ class Draws(Mapping):
 
 
 def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
-    try:
-        h = torch.as_tensor(step_sizes, dtype=torch.float64, device="cpu").detach().clone()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError("draws", f"the step sizes are no numbers ({error})", do="Give one per draw.") from error
+    h = tensor_of("draws", "the step sizes", step_sizes, do="Give one per draw.").to("cpu", torch.float64, copy=True)
     if h.shape != (draws,):
         raise RecipeError(
             "draws", f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws", do="Give one per draw."
@@ -431,15 +428,3 @@ def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h
-
-
-def _arviz() -> Any:
-    """ArviZ; before 1.0 it writes into the user's cache folder when it is imported."""
-    try:
-        import arviz
-    except (ImportError, OSError, RuntimeError) as error:
-        what = f"ArviZ cannot be imported ({error})"
-        raise RecipeError(
-            "draws, to_arviz", what, do="Install it; if it has no folder, name one in XDG_CACHE_HOME."
-        ) from error
-    return arviz

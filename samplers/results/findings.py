@@ -1,4 +1,4 @@
-"""What a report says: findings, each a number with the band it should be in and the cure, and the first to change."""
+"""Findings, each a number with the band it should be in and a cure, and their report."""
 
 import math
 from collections.abc import Iterator
@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from recipe.results import Findings, Row
+
+from .averages import Agreement, Average
+
+R_HAT = 1.01  # up to which chains agree, of Vehtari et al. 2021
 
 Scalars = dict[str, float]
 
@@ -63,6 +67,17 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.title} is {self.answer}." + ("" if self.ok else f" {self.cure}")
+
+
+def banded(question: str, of: str, average: Average, expected: float, slack: float, alpha: float, cure: str) -> Finding:
+    """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`."""
+    half = average.half_width(alpha) + slack
+    return Finding(question, of, average.value, average.error, expected - half, expected + half, cure)
+
+
+def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Finding:
+    """The finding on an R-hat: at most 1.01, or what chance of probability `alpha` leaves it below."""
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, max(R_HAT, agreement.most(alpha)), cure)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The heat that the noise of gradients brings: by how much it raises the temperature."""
+"""The heat of gradient noise: by how much it raises the temperature."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,17 +8,21 @@ from sympy import Float
 from recipe import Recipe
 from recipe.symbols import step_size
 
+from .averages import Average
 
-def heat_of(recipe: Recipe, parameters: Mapping[str, Any], h: float, variance: float) -> float | str:
-    """What gradients of U of this variance V_g add to the temperature, less what is supplied; or why it is not known.
+
+def heat_of(recipe: Recipe, parameters: Mapping[str, Any], h: float, variance: Average) -> Average | str:
+    """The heat of gradients of U of this variance V_g, less what is supplied; as text, the reason why it is unknown.
 
     (h c^2 V_g/2 - supplied)/D, of the block in which the gradient enters by a coefficient c: in dx = -c grad U dt + ...
     its noise is that of a diffusion h c^2 V_g/2, beside T D - supplied, and D is the friction. `parameters`: numbers by
-    name; those of other kinds are not known.
+    name; values of other kinds are ignored.
 
     >>> from samplers import SGHMC, SGNHT
-    >>> heat_of(SGHMC, {"C": 2.0}, 0.1, 60.0), heat_of(SGNHT, {}, 0.1, 60.0)
-    (1.5, 'a thermostat takes it away')
+    >>> heat_of(SGHMC, {"C": 2.0}, 0.1, Average(60.0, 4.0, 9.0))
+    Average(value=1.5, error=0.1, freedom=9.0)
+    >>> heat_of(SGNHT, {}, 0.1, Average(60.0, 4.0, 9.0))
+    'a thermostat takes it away'
     """
     if recipe.thermostats:
         return "a thermostat takes it away"
@@ -35,4 +39,6 @@ def heat_of(recipe: Recipe, parameters: Mapping[str, Any], h: float, variance: f
         return "there is no friction"
     if not all(e.is_number for e in (c, friction, supplied)):
         return "the friction depends on the state"
-    return (h * float(c) ** 2 * variance / 2 - float(supplied)) / float(friction)
+    per_variance = h * float(c) ** 2 / 2 / float(friction)
+    value = per_variance * variance.value - float(supplied) / float(friction)
+    return Average(value, per_variance * variance.error, variance.freedom)

@@ -1,12 +1,9 @@
-"""Pairs of chains with common starts and noise, and by how much the mean and the variance of one exceed the other's."""
+"""Pairs of chains with common starts and noise, and the differences of their means and variances."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-
-from .divergence import Divergence
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,8 @@ class Moments:
         """The standard errors of mean and variance."""
         return _error(self.first), _error(self.second - 2 * self.mean * self.first)
 
-    def less(self, other: "Moments") -> tuple["Excess", "Excess"]:
-        """By how much mean and variance exceed those of chains that these are paired with.
+    def less(self, other: "Moments", factor: float = 1.0) -> tuple["Excess", "Excess"]:
+        """The differences of mean and variance to those of paired chains, times a factor.
 
         Var - Var' is the mean of s - s' - (m + m') (f - f'), with f, s the averages of a chain and m the mean of f.
 
@@ -46,20 +43,16 @@ class Moments:
         """
         shift = self.first - other.first
         spread = self.second - other.second - (self.mean + other.mean) * shift
-        return Excess(shift.mean(0), _error(shift)), Excess(spread.mean(0), _error(spread))
+        mean, variance = (Excess(factor * x.mean(0), factor * _error(x)) for x in (shift, spread))
+        return mean, variance
 
 
 @dataclass(frozen=True)
 class Excess:
-    """By how much a statistic exceeds another, with the standard error."""
+    """The difference of a statistic to that of paired chains, with its standard error."""
 
     value: torch.Tensor
     error: torch.Tensor
-
-
-def halfway(one: Moments, other: Moments) -> Moments:
-    """The averages of chains that have the same law and the same start."""
-    return Moments((one.first + other.first) / 2, (one.second + other.second) / 2)
 
 
 def _error(of_chains: torch.Tensor) -> torch.Tensor:
@@ -70,10 +63,10 @@ def _error(of_chains: torch.Tensor) -> torch.Tensor:
 class Pairs:
     """Moments of chains that share their start and their noise, `number` of each kind, over `steps` after `warmup`.
 
-    `moments`: by kind and by name, about the `centre`. Of kinds, "coarse" is of the run's step size and "fine" of half
-    of it, with the mean of two minibatches in a step of the coarse; "one" and "other" are of the run's step size, with
-    one of the two each. What a run has no bias of is not there. `settled`: whether both halves of the steps agree;
-    `lost`: pairs of which a chain left the finite numbers.
+    `moments`: by kind and by name, about the `centre`. Chains of the kind "coarse" have the run's step size, "fine"
+    ones half of it; a step of "coarse" takes the mean of two minibatches, where "one" and "other" take one of them
+    each. Kinds for biases that a run does not have are absent. `settled`: whether both halves of the steps agree;
+    `lost`: the number of pairs with a chain that left the finite numbers.
     """
 
     number: int
@@ -85,13 +78,14 @@ class Pairs:
     moments: Mapping[str, Mapping[str, Moments]]
 
     def to_dict(self) -> dict[str, int]:
-        """How many chains moved, and for how long."""
+        """The numbers of chains and of steps."""
         return {name: getattr(self, name) for name in ("number", "lost", "warmup", "steps")}
 
     def of_run(self, name: str) -> Moments:
         """The moments of the law of the run itself."""
         if "one" in self.moments:
-            return halfway(self.moments["one"][name], self.moments["other"][name])
+            one, other = (self.moments[kind][name] for kind in ("one", "other"))
+            return Moments((one.first + other.first) / 2, (one.second + other.second) / 2)
         return self.moments["coarse"][name]
 
     def biases(self, name: str, order: int | None) -> dict[str, tuple[Moments, Excess, Excess]]:
@@ -102,86 +96,11 @@ class Pairs:
         biases = {}
         coarse = self.moments["coarse"][name]
         if "fine" in self.moments and order is not None:
-            share = 2**order / (2**order - 1)
-            biases["step"] = (coarse, *_scaled(share, coarse.less(self.moments["fine"][name])))
+            extrapolation = 2**order / (2**order - 1)
+            biases["step"] = (coarse, *coarse.less(self.moments["fine"][name], extrapolation))
         if "one" in self.moments:
-            biases["minibatches"] = (self.of_run(name), *_scaled(2.0, self.of_run(name).less(coarse)))
+            biases["minibatches"] = (self.of_run(name), *self.of_run(name).less(coarse, 2.0))
         return biases
 
 
-def _scaled(share: float, both: tuple[Excess, Excess]) -> tuple[Excess, Excess]:
-    mean, variance = both
-    return Excess(share * mean.value, share * mean.error), Excess(share * variance.value, share * variance.error)
-
-
 Slopes = dict[str, tuple[torch.Tensor, list[torch.Tensor]]]  # by name: theta, and grad U on independent batches
-
-
-class Again(Protocol):
-    """A run that can be run again in pairs, and whose gradient can be taken at its draws."""
-
-    @property
-    def order(self) -> int | None:
-        """The order of the step's bias for the target, None where the step is exact."""
-
-    @property
-    def has_batches(self) -> bool:
-        """Whether gradients are of minibatches."""
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The names of the target in the draws."""
-
-    @property
-    def has_other_energy(self) -> bool:
-        """Whether the law of the target is of more than U."""
-
-    @property
-    def thin(self) -> int:
-        """The steps between two draws."""
-
-    @property
-    def temperature(self) -> float:
-        """The temperature of the draws; nan where it changes."""
-
-    def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
-        """Grad U at these draws, on a batch each, and on another; or why there is none.
-
-        All are `(chains, draws, *shape)`; there is one gradient where it is of all data.
-        """
-
-    def heat(self, variance: float) -> float | str:
-        """What gradients of this variance add to the temperature, less what is taken as supplied; or why it is not
-        known.
-        """
-
-    def check(self) -> None:
-        """Refuse a run whose law changes as it goes."""
-
-    def advice(self) -> dict[str, str]:
-        """What makes the bias of the step, and that of the minibatches, smaller."""
-
-    def divergence(
-        self,
-        draws: Mapping[str, torch.Tensor],
-        chain: torch.Tensor,
-        draw: torch.Tensor,
-        *,
-        steps: int,
-        most: int,
-        progress: bool = False,
-    ) -> Divergence:
-        """The KL of the law of the draws, in stretches of at least so many steps that start at these draws."""
-
-    def pairs(
-        self,
-        draws: Mapping[str, torch.Tensor],
-        chain: torch.Tensor,
-        draw: torch.Tensor,
-        *,
-        warmup: int,
-        steps: int,
-        most: int,
-        progress: bool = False,
-    ) -> Pairs:
-        """Pairs of chains that start at these draws of these chains, longer than asked if they have not settled."""

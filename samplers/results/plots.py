@@ -1,9 +1,8 @@
 """A picture of draws: traces, marginal densities and autocorrelations."""
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from . import statistics
+from .arguments import package
 
 WHERE = "draws, plot"
 POINTS = 2000  # of a line
@@ -20,36 +20,7 @@ SOUND, DIVERGED = 32, 8  # chains that are drawn, at most
 ROWS = 50
 LAGS = 40, 1000  # of the autocorrelation, at least and at most
 
-
-@dataclass(frozen=True)
-class Shown:
-    """The chains that are drawn: sound ones by number, and diverged ones by number with the step they left at."""
-
-    sound: list[int]
-    diverged: dict[int, int]
-
-    @property
-    def chains(self) -> list[int]:
-        """The numbers of all, sound ones first."""
-        return [*self.sound, *self.diverged]
-
-
-@dataclass(frozen=True, eq=False)
-class Component:
-    """A row of the picture: one component, its values `(chains that are drawn, draws)`, and its statistics."""
-
-    label: str
-    values: np.ndarray
-    tau: float
-    ess: float
-    r_hat: float
-
-    @property
-    def title(self) -> str:
-        """The label, with the statistics there are."""
-        statistics = [f"ESS {self.ess:.0f}"] if self.ess == self.ess else []
-        statistics += [f"R-hat {self.r_hat:.3f}"] if self.r_hat == self.r_hat else []
-        return f"{self.label}: {', '.join(statistics)}" if statistics else self.label
+Lines = Mapping[int, int | None]  # the drawn chains, sound ones first, with the step at which a chain diverged
 
 
 def plot(
@@ -62,90 +33,76 @@ def plot(
 ) -> Any:
     """A matplotlib Figure of the blocks `names` of `(chains, draws, *shape)`; see `Draws.plot`.
 
-    `diverged` is {chain: step}; the title goes on with how many chains are lost and drawn.
+    `diverged` is {chain: step}; the numbers of lost and of drawn chains are added to the title.
 
     >>> figure = plot({"theta": torch.randn(4, 50, 2)}, ["theta"], title="sgld", diverged={}, max_components=4)
     >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
     ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
     """
-    figure_class = _figure_class()
+    figure_class = package(WHERE, "matplotlib.figure").Figure
     max_components = integer(WHERE, "max_components", max_components, least=1, do="Take 4.")
     chains, draws = next(iter(values.values())).shape[:2]
     number = sum(min(math.prod(values[name].shape[2:]), max_components) for name in names)
-    _check_rows(chains, draws, number)
+    if not (chains and draws and 0 < number <= ROWS):
+        reason = f"{chains} chains x {draws} draws of {number} components"
+        reason += f", more than {ROWS}" if number > ROWS else ""
+        raise RecipeError(WHERE, reason, do="Name some blocks that have draws in var_names.")
     sound = [chain for chain in range(chains) if chain not in diverged]
-    shown = Shown(sound[:SOUND], dict(itertools.islice(diverged.items(), DIVERGED)))
+    lines = dict.fromkeys(sound[:SOUND]) | dict(islice(diverged.items(), DIVERGED))
     figure = figure_class(figsize=(12, 2.2 * number + 0.6), layout="constrained")
     rows = figure.subplots(number, 3, squeeze=False, width_ratios=(2, 1, 1))
-    components = (c for name in names for c in _components(name, values[name], sound, shown, max_components))
-    for axes, component in zip(rows, components, strict=True):
-        _row(axes, component, shown)
+    remaining = iter(rows)
+    for name in names:
+        _draw(remaining, name, values[name], sound, lines, max_components)
     for axes, label in zip(rows[-1], ("draw", "value", "lag, in draws")):
         axes.set_xlabel(label)
     for axes, label in zip(rows[0, 1:], ("density", "autocorrelation")):
         axes.set_title(label)
-    if shown.diverged:
+    if diverged:
         first = rows[0, 0]
-        first.legend(handles=first.lines[len(shown.sound) :], loc="upper right", fontsize="small")
-    figure.suptitle(_title(title, chains, len(diverged), len(shown.chains)))
+        first.legend(handles=first.lines[len(sound[:SOUND]) :], loc="upper right", fontsize="small")
+    title += f", {len(diverged)} diverged" if diverged else ""
+    title += f"; {len(lines)} chains are drawn" if len(lines) < chains else ""
+    figure.suptitle(title)
     return figure
 
 
-def _figure_class() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RecipeError(
-            WHERE, f"matplotlib cannot be imported ({error})", do="Install it: pip install matplotlib."
-        ) from error
-    return Figure
+def _draw(
+    rows: Iterator[np.ndarray], name: str, block: torch.Tensor, sound: list[int], lines: Lines, max_components: int
+) -> None:
+    """Draw the first components of a block, one in each of the next rows."""
+    shape = block.shape[2:]
+    # Few components may be drawn of many: the others are never converted.
+    block = statistics.flattened(block)[:, :, :max_components]
+    tau = statistics.autocorrelation_time(block[sound])
+    numbers = {
+        "ESS {:.0f}": statistics.sample_size_of_ranks(block[sound]),
+        "R-hat {:.3f}": statistics.split_r_hat(block[sound]),
+    }
+    values = block[list(lines)].cpu().double().numpy()
+    for k, label in enumerate(statistics.labels(name, shape, range(block.shape[2]))):
+        trace, density, correlation = next(rows)
+        words = ", ".join(form.format(x[k]) for form, x in numbers.items() if not x[k].isnan())
+        trace.set(ylabel=label, title=f"{label}: {words}" if words else label)
+        _trace(trace, values[:, :, k], lines)
+        of_sound = values[: min(len(sound), SOUND), :, k]
+        _density(density, of_sound)
+        _autocorrelation(correlation, of_sound, float(tau[k]))
 
 
-def _check_rows(chains: int, draws: int, number: int) -> None:
-    if chains and draws and 0 < number <= ROWS:
-        return
-    reason = f"{chains} chains x {draws} draws of {number} components"
-    if number > ROWS:
-        reason += f", more than {ROWS}"
-    raise RecipeError(WHERE, reason, do="Name some blocks that have draws in var_names.")
-
-
-def _components(
-    name: str, block: torch.Tensor, sound: list[int], shown: Shown, max_components: int
-) -> Iterator[Component]:
-    shape = tuple(block.shape[2:])
-    # Few components may be shown of many: the rest is never converted.
-    block = block.flatten(2)[:, :, :max_components] if shape else block[:, :, None]
-    judged = block[sound]
-    tau = statistics.autocorrelation_time(judged)
-    ess = statistics.sample_size_of_ranks(judged)
-    r_hat = statistics.split_r_hat(judged)
-    values = block[shown.chains].cpu().double().numpy()
-    for k, label in enumerate(itertools.islice(statistics.labels(name, shape), max_components)):
-        yield Component(label, values[:, :, k], float(tau[k]), float(ess[k]), float(r_hat[k]))
-
-
-def _row(axes: np.ndarray, component: Component, shown: Shown) -> None:
-    trace, density, correlation = axes
-    sound = component.values[: len(shown.sound)]
-    trace.set(ylabel=component.label, title=component.title)
-    _trace(trace, component.values, shown)
-    _density(density, sound)
-    _autocorrelation(correlation, sound, component.tau)
-
-
-def _trace(axes: Any, chains: np.ndarray, shown: Shown) -> None:
+def _trace(axes: Any, chains: np.ndarray, lines: Lines) -> None:
     stride = math.ceil(chains.shape[1] / POINTS)
     at = np.arange(0, chains.shape[1], stride)
-    alone = {"marker": "."} if len(at) < 50 else {}  # a line of one point is none
-    for chain, x in zip(shown.sound, chains):
+    alone = {"marker": "."} if len(at) < 50 else {}  # a line of one point is invisible
+    sound = [chain for chain, step in lines.items() if step is None]
+    for chain, x in zip(sound, chains):
         axes.plot(at, x[::stride], linewidth=0.6, alpha=0.8, label=f"chain {chain}", **alone)
-    low, high = axes.get_ylim()
-    for (chain, step), x in zip(shown.diverged.items(), chains[len(shown.sound) :]):
-        label = f"chain {chain}, diverged at step {step}"
+    limits = axes.get_ylim()
+    for chain, x in zip(list(lines)[len(sound) :], chains[len(sound) :]):
+        label = f"chain {chain}, diverged at step {lines[chain]}"
         axes.plot(at, x[::stride], linewidth=1, linestyle="--", label=label, **alone)
-    if shown.sound:
-        axes.set_ylim(low, high)  # a diverged chain may be anywhere
+    if sound:
+        axes.set_ylim(*limits)  # a diverged chain may be anywhere
 
 
 def _density(axes: Any, chains: np.ndarray) -> None:
@@ -168,15 +125,7 @@ def _autocorrelation(axes: Any, chains: np.ndarray, tau: float) -> None:
     band = 1.96 / math.sqrt(draws)
     axes.axhspan(-band, band, color="0.85")
     for number, x in enumerate(chains):
-        if np.isfinite(x).all():  # of a constant it is nan
+        if np.isfinite(x).all():  # nan for a constant
             covariances = statistics.autocovariances(torch.from_numpy(x)[None])[0, : lags + 1]
             axes.plot(covariances / covariances[0], color=f"C{number % 10}", linewidth=1)
     axes.set_xlim(0, max(lags, 1))
-
-
-def _title(title: str, chains: int, lost: int, shown: int) -> str:
-    if lost:
-        title += f", {lost} diverged"
-    if shown < chains:
-        title += f"; {shown} chains are drawn"
-    return title

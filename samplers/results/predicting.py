@@ -1,4 +1,4 @@
-"""Predictions of draws: a model called at each of them, some rows of the data at a time."""
+"""Predictions of draws: a model called at each draw, some rows of the data at a time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ FUNCTION = "Pass a function f(theta, rows) of one draw and of rows of X, or the 
 def predictions_of(
     draws: Mapping[str, torch.Tensor], model: Callable, X: Any, *, batch_size: int | None, thin: int
 ) -> torch.Tensor:
-    """What a model says of the rows of X at every `thin`-th draw, `(chains, draws, data, ...)`. See `Draws.predict`."""
+    """The predictions of a model for the rows of X at every `thin`-th draw. `Draws.predict` says more."""
     integer(WHERE, "thin", thin, least=1)
     parts = _parts(X, batch_size)
     thinned = {name: x[:, ::thin] for name, x in draws.items()}
@@ -28,30 +28,26 @@ def predictions_of(
     result: torch.Tensor | None = None
     for chain in range(chains):
         for draw in range(number):
-            theta = _theta({name: x[chain, draw] for name, x in thinned.items()}, function is not model)
-            says = torch.cat([_says(function, theta, p if isinstance(X, tuple) else p[0], len(p[0])) for p in parts])
+            values = {name: x[chain, draw] for name, x in thinned.items()}
+            theta = values if function is not model or len(values) > 1 else next(iter(values.values()))
+            predictions = torch.cat([_predictions(function, theta, rows) for rows in parts])
             if result is None:
-                result = says.new_empty((chains, number, *says.shape))
-            result[chain, draw] = says
+                result = predictions.new_empty((chains, number, *predictions.shape))
+            result[chain, draw] = predictions
     if result is None:
         raise RecipeError(WHERE, "there are no draws", do="Sample longer.")
     return result
 
 
-def _parts(X: Any, batch_size: int | None) -> list[tuple[torch.Tensor, ...]]:
-    """The tensors of X, so many rows at a time."""
+def _parts(X: Any, batch_size: int | None) -> list[Any]:
+    """X, so many rows at a time, in its form."""
     tensors = X if isinstance(X, tuple) else (X,)
     if not tensors or not all(torch.is_tensor(x) and x.dim() for x in tensors):
         raise RecipeError(WHERE, f"X is a {type(X).__name__}", do="Pass a tensor, or a tuple of tensors, of rows.")
     if len({len(x) for x in tensors}) > 1 or not len(tensors[0]):
         raise RecipeError(WHERE, f"X has {[len(x) for x in tensors]} rows", do="Pass tensors of the same rows.")
     size = len(tensors[0]) if batch_size is None else integer(WHERE, "batch_size", batch_size, least=1)
-    return list(zip(*(x.split(size) for x in tensors)))
-
-
-def _theta(values: dict[str, torch.Tensor], by_name: bool) -> Any:
-    """The target of one draw, as a model takes it: a tensor where it is alone."""
-    return values if by_name or len(values) > 1 else next(iter(values.values()))
+    return list(zip(*(x.split(size) for x in tensors))) if isinstance(X, tuple) else list(X.split(size))
 
 
 def _of_module(module: torch.nn.Module, draws: Mapping[str, torch.Tensor]) -> Callable:
@@ -75,16 +71,18 @@ def _of_module(module: torch.nn.Module, draws: Mapping[str, torch.Tensor]) -> Ca
     return function
 
 
-def _says(function: Callable, theta: Any, some: Any, rows: int) -> torch.Tensor:
-    """What a model says of some rows, of which there are `rows`; refused where it is not one prediction for each."""
+def _predictions(function: Callable, theta: Any, rows: Any) -> torch.Tensor:
+    """The predictions of a model for some rows; refused where there is not one for each row."""
+    number = len(rows[0] if isinstance(rows, tuple) else rows)
     try:
-        says = function(theta, some)
+        predictions = function(theta, rows)
     except (RecipeError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of the caller's own function
         what = f"the model fails, called with theta and rows: {type(error).__name__}: {error}"
         raise RecipeError(WHERE, what, do=FUNCTION) from error
-    if not torch.is_tensor(says) or not says.dim() or len(says) != rows:
-        got = f"the shape {tuple(says.shape)}" if torch.is_tensor(says) else f"a {type(says).__name__}"
-        raise RecipeError(WHERE, f"the model gives {got} for {rows} rows", do="Return one prediction per row.")
-    return says
+    is_tensor = torch.is_tensor(predictions)
+    if not is_tensor or not predictions.dim() or len(predictions) != number:
+        got = f"the shape {tuple(predictions.shape)}" if is_tensor else f"a {type(predictions).__name__}"
+        raise RecipeError(WHERE, f"the model gives {got} for {number} rows", do="Return one prediction per row.")
+    return predictions

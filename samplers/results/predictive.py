@@ -1,4 +1,4 @@
-"""What the draws of a run predict together, one draw after another."""
+"""Posterior predictives: running means over the draws of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +7,13 @@ import torch
 
 from recipe.errors import RecipeError
 
-from .predictions import checked, distributions, tensor_of
+from .arguments import checked, distributions, expanded, noise_variances, tensor_of
 
 
 class _Means:
-    """Weighted means of tensors over draws that are seen once, with the number of draws and their total weight."""
+    """Weighted running means of tensors over draws, with the number of draws and their total weight."""
 
-    _names: tuple[str, ...] = ()  # the first has the shape that all draws share
+    _names: tuple[str, ...] = ()  # the first has the shape of a draw
 
     def __init__(self) -> None:
         self.draws = 0
@@ -29,11 +29,11 @@ class _Means:
         return tuple(self._means[self._names[0]].shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to save: `draws`, `weight` and the means by name, copies in float64."""
+        """The state to save: `draws`, `weight` and the means by name, copies in float64."""
         return {"draws": self.draws, "weight": self._weight, **{name: x.clone() for name, x in self._means.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit. Raises RecipeError for the state of something else."""
+        """Continue from a `state_dict`, bit for bit. Raises RecipeError for the state of something else."""
         if set(state) != {"draws", "weight", *self._names}:
             raise RecipeError(
                 self._where("load_state_dict"),
@@ -52,35 +52,22 @@ class _Means:
             raise RecipeError(type(self).__name__, "there are no draws yet", do="Call add first.")
         return self._means[name].clone()
 
-    def _weights(
-        self, method: str, weight: Any, leading: torch.Size, device: torch.device
-    ) -> tuple[torch.Tensor, float]:
-        """The weights `(draws,)` of a call, with sum 1, and their sum."""
+    def _weights(self, method: str, weight: Any, draws: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """The weights, with sum 1, of draws `(..., data, columns)`, and their sum; checks the shapes of both."""
         where = self._where(method)
-        w = tensor_of(where, "weights", weight).to(device, torch.float64)
-        try:
-            w = w.expand(leading).reshape(-1)
-        except RuntimeError as error:
-            raise RecipeError(
-                where,
-                f"the weights have the shape {tuple(w.shape)}, the draws {tuple(leading)}",
-                do="Pass one number, or one per draw.",
-            ) from error
+        leading, shape = draws.shape[:-2], tuple(draws.shape[-2:])
+        if self.draws and shape != self._shape:
+            what = f"the draw has the shape {shape}, those before it {self._shape}"
+            raise RecipeError(where, what, do="Predict the same data with every draw.")
+        w = tensor_of(where, "the weights", weight).to(draws.device, torch.float64)
+        w = expanded(where, "weights", w, leading, "draw").reshape(-1)
         total = float(w.sum())
         if not (w > 0).all() or total == float("inf"):
             raise RecipeError(where, "a weight is not a number > 0", do="Pass step sizes, or none.")
         return w / total, total
 
-    def _check(self, method: str, shape: torch.Size) -> None:
-        if self.draws and tuple(shape) != self._shape:
-            raise RecipeError(
-                self._where(method),
-                f"the draw has the shape {tuple(shape)}, those before it {self._shape}",
-                do="Predict the same data with every draw.",
-            )
-
     def _add(self, draws: int, total: float, means: dict[str, torch.Tensor]) -> tuple[float, dict[str, torch.Tensor]]:
-        """Move each mean to that of all draws; returns the share of the new ones, and how they differ, by name."""
+        """Move each mean to that of all draws; returns the share of the new ones, and their differences, by name."""
         share = total / (self._weight + total)
         # Means rather than sums: equal draws stay what they are, to the last bit.
         gaps = {name: new - self._means[name].to(new.device) for name, new in means.items()}
@@ -91,7 +78,7 @@ class _Means:
 
 
 class Predictive(_Means):
-    """The posterior predictive of a classifier, from the logits of one draw after another; none is kept.
+    """The posterior predictive of a classifier, from the logits of one draw after another; no draw is kept.
 
     p = sum_k w_k softmax(logits_k) / sum_k w_k, whose entropy H[p] is the mean entropy of the draws plus the mutual
     information of label and parameters. Sums are in float64, on the device of the logits.
@@ -113,10 +100,10 @@ class Predictive(_Means):
     _names = ("probabilities", "expected_entropy")
 
     def add(self, logits: Any, *, weight: Any = 1.0) -> None:
-        """Take the logits `(data, classes)` of a draw into account, or `(..., data, classes)` of several.
+        """Add the logits `(data, classes)` of a draw, or `(..., data, classes)` of several.
 
         `weight`, such as the step size, is a number > 0, or one per draw: it broadcasts to `(...)`. Raises RecipeError,
-        and keeps all as it was, for another shape than before, one class, logits or weights that are not finite.
+        and changes nothing, for another shape than before, one class, logits or weights that are not finite.
 
         >>> predictive = Predictive()
         >>> predictive.add(torch.randn(4, 100, 20, 3), weight=torch.linspace(0.2, 0.1, 100))   # chains, draws
@@ -131,8 +118,7 @@ class Predictive(_Means):
         self._take("add_probabilities", distributions(self._where("add_probabilities"), probabilities), weight)
 
     def _take(self, method: str, p: torch.Tensor, weight: Any) -> None:
-        self._check(method, p.shape[-2:])
-        w, total = self._weights(method, weight, p.shape[:-2], p.device)
+        w, total = self._weights(method, weight, p)
         p = p.reshape(-1, *p.shape[-2:])
         means = {"probabilities": torch.tensordot(w, p, 1), "expected_entropy": torch.tensordot(w, _entropy(p), 1)}
         self._add(len(p), total, means)
@@ -154,12 +140,12 @@ class Predictive(_Means):
 
     @property
     def mutual_information(self) -> torch.Tensor:
-        """H[p] less the expected entropy, `(data,)`: how the draws disagree (epistemic), never below 0."""
+        """H[p] less the expected entropy, `(data,)`: the disagreement of the draws (epistemic), never below 0."""
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
 
 class PredictiveMoments(_Means):
-    """The mean and variance of a regression's posterior predictive, from one draw after another; none is kept.
+    """The mean and variance of a regression's posterior predictive, from one draw after another; no draw is kept.
 
     Var[y] = E[noise variance] + Var[f], the law of total variance, where Var[f] is the mean square deviation and the
     weights are those of `Predictive`. Sums are in float64, on the device of the predictions.
@@ -175,16 +161,16 @@ class PredictiveMoments(_Means):
     _names = ("mean", "variance_of_mean", "expected_variance")
 
     def add(self, predictions: Any, *, noise_variance: Any = 0.0, weight: Any = 1.0) -> None:
-        """Take the predictions `(data, outputs)` of a draw into account, or `(..., data, outputs)` of several.
+        """Add the predictions `(data, outputs)` of a draw, or `(..., data, outputs)` of several.
 
-        `noise_variance` >= 0 broadcasts to the predictions, `weight` > 0 to `(...)`. Raises RecipeError, and keeps all
-        as it was, for another shape than before, and for what is not finite.
+        `noise_variance` >= 0 broadcasts to the predictions, `weight` > 0 to `(...)`. Raises RecipeError, and changes
+        nothing, for another shape than before, and for numbers that are not finite.
         """
-        f = checked(self._where("add"), "predictions", predictions, last="outputs").to(torch.float64)
-        self._check("add", f.shape[-2:])
-        w, total = self._weights("add", weight, f.shape[:-2], f.device)
-        noise = self._noise(noise_variance, f).reshape(-1, *f.shape[-2:])
-        f = f.reshape(-1, *f.shape[-2:])
+        where = self._where("add")
+        f = checked(where, "predictions", predictions, last="outputs").to(torch.float64)
+        w, total = self._weights("add", weight, f)
+        noise = noise_variances(where, noise_variance, f)
+        f, noise = (x.reshape(-1, *f.shape[-2:]) for x in (f, noise))
         mean = torch.tensordot(w, f, 1)
         # Around the means: a mean of squares less the square of the mean would cancel far from 0.
         means = {
@@ -194,21 +180,6 @@ class PredictiveMoments(_Means):
         }
         share, gaps = self._add(len(f), total, means)
         self._means["variance_of_mean"] += share * (1 - share) * gaps["mean"] ** 2
-
-    def _noise(self, noise_variance: Any, f: torch.Tensor) -> torch.Tensor:
-        """The noise variance of every prediction, of the shape of f."""
-        where = self._where("add")
-        noise = tensor_of(where, "noise variances", noise_variance).to(f.device, torch.float64)
-        if not ((noise >= 0) & noise.isfinite()).all():
-            raise RecipeError(where, "a noise variance is not a number >= 0", do="Pass sigma**2, not its logarithm.")
-        try:
-            return noise.expand(f.shape)
-        except RuntimeError as error:
-            raise RecipeError(
-                where,
-                f"the noise variances have the shape {tuple(noise.shape)}, the predictions {tuple(f.shape)}",
-                do="Pass one number, or one per prediction.",
-            ) from error
 
     @property
     def mean(self) -> torch.Tensor:

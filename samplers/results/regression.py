@@ -1,4 +1,4 @@
-"""Scores of a regression's predictions: each draw predicts a normal law, and together they are a mixture of these."""
+"""Scores of a regression's predictions: each draw predicts a normal law, all draws their mixture."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from recipe.arguments import number
 from recipe.errors import RecipeError
 
-from .predictions import checked, tensor_of
+from .arguments import checked, noise_variances
 
 AT_ONCE = 2**22  # pairs of draws that are compared together
 
@@ -49,7 +49,7 @@ def crps(predictions: Any, y: Any, *, noise_variance: Any = 0.0) -> torch.Tensor
     """The continuous ranked probability score of each datum, `(data,)`, a mean over outputs: 0 is the best.
 
     CRPS = E|Y - y| - E|Y - Y'|/2 for independent Y, Y' of the mixture, in closed form by that of a normal number,
-    E|N(m, s^2)| = 2 s phi(m/s) + m (2 Phi(m/s) - 1). It compares all pairs of draws. Shapes and errors are as for
+    E|N(m, s^2)| = 2 s phi(m/s) + m (2 Phi(m/s) - 1), over all pairs of draws. Shapes and errors are as for
     `rmse`; noise variances are >= 0.
 
     Sources: Gneiting & Raftery 2007, eq. (21); Grimit, Gneiting, Berrocal & Johnson 2006, eq. (3).
@@ -68,10 +68,10 @@ def crps(predictions: Any, y: Any, *, noise_variance: Any = 0.0) -> torch.Tensor
 
 
 def coverage(predictions: Any, y: Any, *, noise_variance: Any = 0.0, level: float = 0.9) -> float:
-    """The share of data and outputs inside of the central interval of the mixture that holds `level` of it.
+    """The share of data and outputs inside of the central interval of the mixture of probability `level`.
 
-    y is inside where its distribution function, the mean over draws of Phi((y - f)/sigma), is. Shapes and errors are as
-    for `rmse`; RecipeError also for levels outside of (0, 1).
+    y is inside where the mean over draws of Phi((y - f)/sigma) is between (1 -+ level)/2. Shapes and errors are as for
+    `rmse`; RecipeError also for levels outside of (0, 1).
 
     >>> coverage(torch.zeros(1, 2, 1), torch.tensor([[0.0], [9.0]]), noise_variance=1.0)
     0.5
@@ -103,16 +103,5 @@ def _mixture(where: str, predictions: Any, y: Any, noise: Any) -> tuple[torch.Te
             f"the predictions have the shape {tuple(f.shape)}, the targets {tuple(target.shape)}",
             do="Pass (..., data, outputs) and (data, outputs).",
         )
-    variance = tensor_of(where, "noise variances", noise).to(f.device, torch.float64)
-    try:
-        variance = variance.expand(f.shape)
-    except RuntimeError as error:
-        raise RecipeError(
-            where,
-            f"the noise variances have the shape {tuple(variance.shape)}, the predictions {tuple(f.shape)}",
-            do="Pass one number, or one per prediction.",
-        ) from error
-    if not ((variance >= 0) & variance.isfinite()).all():
-        raise RecipeError(where, "a noise variance is not a number >= 0", do="Pass sigma**2, not its logarithm.")
-    shape = (-1, *target.shape)
-    return f.reshape(shape), target, variance.reshape(shape)
+    variance = noise_variances(where, noise, f)
+    return f.reshape(-1, *target.shape), target, variance.reshape(-1, *target.shape)

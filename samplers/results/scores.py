@@ -1,4 +1,4 @@
-"""Scores of predictions: accuracy, likelihood, calibration, and how well a score tells what was never seen."""
+"""Scores of predictions: accuracy, likelihood, calibration, and detection of data unlike the training data."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .predictions import distributions, tensor_of
+from .arguments import distributions, package, tensor_of
 
 
 def accuracy(probabilities: Any, labels: Any) -> float:
@@ -37,24 +37,24 @@ class Difference:
 
     @property
     def in_errors(self) -> float:
-        """The difference in standard errors; beyond 3 it is hardly one by the choice of the data."""
+        """The difference in standard errors; beyond 3 it is hardly due to the choice of the data."""
         if not self.error:
             return math.copysign(math.inf, self.value) if self.value else 0.0
         return self.value / self.error
 
 
 def paired(one: Any, other: Any) -> Difference:
-    """How much more the first of two predictives scores on the same data, with the error of a paired comparison.
+    """The difference of the scores of two predictives on the same data, with the error of a paired comparison.
 
     `one`, `other`: a proper score of each datum, `(data,)`, such as `log_predictive_density`, `crps`, or
     `negative_log_likelihood(..., each=True)`. The error is that of the choice of the data, sd of the differences over
-    sqrt(data): what both find hard cancels. Raises RecipeError for other shapes, fewer than 2 data, and what is not
-    finite. Source: Vehtari, Gelman & Gabry 2017, eq. (24).
+    sqrt(data): the difficulty of a datum cancels. Raises RecipeError for other shapes, fewer than 2 data, and scores
+    that are not finite. Source: Vehtari, Gelman & Gabry 2017, eq. (24).
 
     >>> paired([0.5, 1.5, 1.0], [0.4, 1.2, 1.0]).value                                  # doctest: +ELLIPSIS
     0.133...
     """
-    a, b = (tensor_of("paired", "scores", x).to("cpu", torch.float64) for x in (one, other))
+    a, b = (tensor_of("paired", "the scores", x).to("cpu", torch.float64) for x in (one, other))
     if a.dim() != 1 or a.shape != b.shape or len(a) < 2:
         raise RecipeError(
             "paired",
@@ -123,20 +123,13 @@ class Reliability:
         Raises RecipeError where no axes are given and matplotlib is missing.
         """
         if ax is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                raise RecipeError(
-                    "Reliability, plot",
-                    f"matplotlib cannot be imported ({error})",
-                    do="pip install matplotlib, or draw confidence and accuracy otherwise.",
-                ) from error
-            ax = pyplot.subplots()[1]
+            ax = package("Reliability, plot", "matplotlib.pyplot").subplots()[1]
         full = (self.count > 0).cpu()
         bins = len(self.count)
         centre = (torch.arange(bins, dtype=torch.float64, device="cpu") + 0.5) / bins
-        heights = self.accuracy.cpu()[full]
-        ax.bar(centre[full].numpy(), heights.numpy(), width=1 / bins, edgecolor="white", label="accuracy")
+        ax.bar(
+            centre[full].numpy(), self.accuracy.cpu()[full].numpy(), width=1 / bins, edgecolor="white", label="accuracy"
+        )
         ax.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
         ax.legend()
@@ -219,7 +212,7 @@ def _binned(where: str, probabilities: Any, labels: Any, bins: int) -> Reliabili
 def _labelled(where: str, probabilities: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The probabilities `(data, classes)` in float64, and the labels `(data,)` beside them."""
     p = distributions(where, probabilities)
-    y = tensor_of(where, "labels", labels)
+    y = tensor_of(where, "the labels", labels)
     if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
         raise RecipeError(where, f"the labels are {y.dtype}", do="Pass integers: labels.long().")
     if p.dim() != 2 or y.shape != p.shape[:1]:
@@ -239,7 +232,7 @@ def _labelled(where: str, probabilities: Any, labels: Any) -> tuple[torch.Tensor
 
 
 def _scores(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    both = [tensor_of(where, "scores", x) for x in (inside, outside)]
+    both = [tensor_of(where, "the scores", x) for x in (inside, outside)]
     for name, x in zip(("inside", "outside"), both):
         if x.dim() != 1 or not len(x):
             raise RecipeError(

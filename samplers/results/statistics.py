@@ -5,7 +5,7 @@ autocorrelations end where Geyer 1992, "Practical Markov chain Monte Carlo", end
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -92,14 +92,21 @@ def pareto_index(logs: np.ndarray) -> float:
     return float((number * np.log1p(-b * y).mean() + 5) / (number + 10))
 
 
-def labels(name: str, shape: Sequence[int]) -> Iterator[str]:
-    """The names of the components of a block.
+def labels(name: str, shape: Sequence[int], numbers: Iterable[int] | None = None) -> list[str]:
+    """The names of components of a block, by their `numbers` in its order, or of all.
 
-    >>> list(labels("theta", (1, 2))), list(labels("xi", ()))
-    (['theta[0, 0]', 'theta[0, 1]'], ['xi'])
+    >>> labels("theta", (2, 2), [1, 2]), labels("xi", ())
+    (['theta[0, 1]', 'theta[1, 0]'], ['xi'])
     """
-    for index in np.ndindex(tuple(shape)):
-        yield f"{name}[{', '.join(map(str, index))}]" if index else name
+    if not len(shape):
+        return [name]
+    indices = np.ndindex(*shape) if numbers is None else zip(*np.unravel_index(np.fromiter(numbers, int), tuple(shape)))
+    return [f"{name}[{', '.join(str(int(i)) for i in index)}]" for index in indices]
+
+
+def flattened(x: torch.Tensor) -> torch.Tensor:
+    """Values `(chains, draws, *shape)` as `(chains, draws, components)`."""
+    return x.flatten(2) if x.dim() > 2 else x[:, :, None]
 
 
 def highest_density(values: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -196,7 +203,7 @@ def _per_component(
 ) -> torch.Tensor:
     """A statistic of `(chains, draws, components)` for all that have one; nan for the others."""
     x = values.detach().to("cpu", torch.float64)
-    x = x.flatten(2) if x.dim() > 2 else x[:, :, None]
+    x = flattened(x)
     result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
         size = max(1, AT_ONCE // (x.shape[0] * x.shape[1]))

@@ -1,4 +1,4 @@
-"""The table of a summary, which is printed with all of its columns."""
+"""The table of a summary, printed with all of its columns."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ class Summary(pandas.DataFrame):
 
     @property
     def _constructor(self) -> type:
-        """What parts of the table are, as pandas asks."""
+        """The class of parts of the table, for pandas."""
         return Summary
 
     def __repr__(self) -> str:

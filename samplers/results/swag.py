@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -11,9 +11,11 @@ from integrators import noise, streams
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .arguments import FINITE
+
 
 class SWAG:
-    """A Gaussian of diagonal plus low-rank covariance, fitted to the draws it is given one by one.
+    """A Gaussian of diagonal plus low-rank covariance, fitted to draws that are added one by one.
 
     theta ~ N(mean, diag(variance)/2 + Dev Dev^T/(2(K - 1))), where the columns of Dev are the deviations of the last
     K <= rank draws, each from the mean that includes it. A draw is a tensor, or a dict of tensors by name, whose
@@ -37,7 +39,7 @@ class SWAG:
     def __init__(self, rank: int = 20):
         self.rank = integer("SWAG", "rank", rank, least=2, do="Choose how many deviations to keep, 20 if unsure.")
         self.count = 0
-        self._kinds: dict[str | None, Kind] = {}  # by name; the name of a lone tensor is None
+        self._like: dict[str | None, torch.Tensor] = {}  # zeros like a draw, by name; the name of a lone tensor is None
         self._mean = torch.zeros((), dtype=torch.float64, device="cpu")
         self._variance = torch.zeros((), dtype=torch.float64, device="cpu")
         self._deviations: deque[torch.Tensor] = deque(maxlen=rank)
@@ -60,7 +62,7 @@ class SWAG:
         return f"SWAG(rank={self.rank}) of {self.count} draws"
 
     def add(self, theta: torch.Tensor | Mapping[str, torch.Tensor]) -> None:
-        """Take one more draw into account.
+        """Add one draw.
 
         mean_n = mean + (theta - mean)/n, and variance_n the mean of (theta_i - mean_n)^2. Raises RecipeError, and keeps
         the fit as it was, for other shapes, dtypes, devices or names than before, and for values that are not finite.
@@ -75,7 +77,7 @@ class SWAG:
         self._deviations.append(deviation)
 
     def _flat(self, theta: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The numbers of a draw in float64, its tensors end to end; the first draw says of what kind all are."""
+        """The numbers of a draw in float64, its tensors end to end, like those of the first draw."""
         tensors: Mapping = theta if isinstance(theta, Mapping) else {None: theta}
         if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
             raise RecipeError(
@@ -83,34 +85,31 @@ class SWAG:
                 "a draw is a tensor of real numbers, or a dict of them by name",
                 do="Pass draws['theta'][chain, draw].",
             )
-        kinds = {name: Kind(tuple(x.shape), x.dtype, x.device) for name, x in tensors.items()}
-        if self.count and kinds != self._kinds:
-            raise RecipeError(
-                "SWAG, add",
-                f"the draw is {_in_words(kinds)}, the draws before it {_in_words(self._kinds)}",
-                do="Add draws of one kind.",
-            )
-        flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._kinds or kinds])
+        own = _in_words(tensors)
+        if self.count and own != _in_words(self._like):
+            what = f"the draw is {_shown(own)}, the draws before it {_shown(_in_words(self._like))}"
+            raise RecipeError("SWAG, add", what, do="Add draws of one kind.")
+        flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._like or tensors])
         if not flat.isfinite().all():
-            raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do="Leave out chains that diverged.")
-        self._kinds = self._kinds or kinds
+            raise RecipeError("SWAG, add", f"draw {self.count} is not finite", do=FINITE)
+        self._like = self._like or {
+            name: torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape) for name, x in tensors.items()
+        }
         return flat
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to save: `rank`, `count`, float64 sums, and of each tensor of a draw one that is `like` it."""
+        """The state to save: `rank`, `count`, float64 sums, and for each tensor of a draw a tensor `like` it."""
         return {
             "rank": self.rank,
             "count": self.count,
-            "like": {
-                name: torch.zeros((), dtype=k.dtype, device=k.device).expand(k.shape) for name, k in self._kinds.items()
-            },
+            "like": dict(self._like),
             "mean": self._mean.clone(),
             "variance": self._variance.clone(),
             "deviations": [deviation.clone() for deviation in self._deviations],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit. Raises RecipeError for the state of something else."""
+        """Continue from a `state_dict`, bit for bit. Raises RecipeError for the state of something else."""
         where = "SWAG, load_state_dict"
         if set(state) != set(self.state_dict()):
             raise RecipeError(where, f"the state has the entries {sorted(state)}", do="Pass that of a SWAG.")
@@ -118,7 +117,7 @@ class SWAG:
             what = f"the state is of rank {state['rank']}, this of rank {self.rank}"
             raise RecipeError(where, what, do=f"Make SWAG(rank={state['rank']}).")
         self.count = int(state["count"])
-        self._kinds = {name: Kind(tuple(x.shape), x.dtype, x.device) for name, x in state["like"].items()}
+        self._like = dict(state["like"])
         self._mean = state["mean"].clone()
         self._variance = state["variance"].clone()
         self._deviations = deque((deviation.clone() for deviation in state["deviations"]), maxlen=self.rank)
@@ -149,10 +148,11 @@ class SWAG:
 
     def _formed(self, flat: torch.Tensor) -> Any:
         """The flat tensor `(*leading, coordinates)` in the form of the draws."""
-        tensors = {}
-        parts = flat.split([math.prod(kind.shape) for kind in self._kinds.values()], -1)
-        for (name, kind), part in zip(self._kinds.items(), parts):
-            tensors[name] = part.reshape((*flat.shape[:-1], *kind.shape)).to(kind.dtype, copy=True)
+        parts = flat.split([x.numel() for x in self._like.values()], -1)
+        tensors = {
+            name: part.reshape((*flat.shape[:-1], *x.shape)).to(x.dtype, copy=True)
+            for (name, x), part in zip(self._like.items(), parts)
+        }
         return tensors[None] if None in tensors else tensors
 
     def _check(self, method: str) -> None:
@@ -160,16 +160,12 @@ class SWAG:
             raise RecipeError(f"SWAG, {method}", f"{self.count} of at least 2 draws", do="Add more draws.")
 
 
-class Kind(NamedTuple):
-    """What all draws share in a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
-def _in_words(kinds: Mapping[str | None, Kind]) -> str:
-    each = {
-        name: f"{kind.shape} {str(kind.dtype).removeprefix('torch.')} on {kind.device}" for name, kind in kinds.items()
+def _in_words(tensors: Mapping[str | None, torch.Tensor]) -> dict[str | None, str]:
+    """Shape, dtype and device of each tensor."""
+    return {
+        name: f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}" for name, x in tensors.items()
     }
-    return each.get(None) or str(each)
+
+
+def _shown(words: Mapping[str | None, str]) -> str:
+    return words[None] if None in words else str(words)

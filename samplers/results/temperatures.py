@@ -1,4 +1,4 @@
-"""The temperatures of momenta and positions, each with the band it is expected in."""
+"""The temperatures of momenta and of positions, each with its expected band."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ import torch
 from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
+from .arguments import FINITE, expanded, tensor_of
 from .averages import average_of
-from .statistics import LEAST
+from .statistics import LEAST, flattened
 
 Numbers = torch.Tensor | Sequence | float
 KINETIC = "kinetic_temperature"
@@ -19,7 +20,7 @@ CONFIGURATIONAL = "configurational_temperature"
 
 @dataclass(frozen=True)
 class Temperature:
-    """A measured temperature, and the band from `low` to `high` it is expected in.
+    """A measured temperature, and its expected band from `low` to `high`.
 
     >>> Temperature(value=1.2, low=0.9, high=1.1, expected=1.0).ok
     False
@@ -70,15 +71,15 @@ def kinetic_temperature(
     if not isinstance(momenta, Mapping):
         return _kinetic(momenta, mass, temperature, level)
     masses = mass if isinstance(mass, Mapping) else dict.fromkeys(momenta, mass)
-    pairs = _by_name(KINETIC, momenta, masses)
-    return {name: _kinetic(p, m, temperature, level) for name, (p, m) in pairs.items()}
+    return {name: _kinetic(p, m, temperature, level) for name, p, m in _by_name(KINETIC, momenta, masses)}
 
 
 def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Temperature:
     p = _numbers(KINETIC, momenta)
-    m = _numbers(KINETIC, mass)
-    _check_masses(p, m)
-    return temperature_of(float((p**2 / m.to(p.device)).mean()), p.numel(), temperature, level)
+    m = expanded(KINETIC, "masses", _numbers(KINETIC, mass).to(p.device), p.shape, "site")
+    if not (m > 0).all():
+        raise RecipeError(KINETIC, "a mass is not > 0", do="Give a positive number, or one per site.")
+    return temperature_of(float((p**2 / m).mean()), p.numel(), temperature, level)
 
 
 def temperature_of(mean: float, sites: int, temperature: float, level: float = 0.99) -> Temperature:
@@ -88,21 +89,6 @@ def temperature_of(mean: float, sites: int, temperature: float, level: float = 0
     ends = (2 * float(gammaincinv(sites / 2, q)) for q in ((1 - level) / 2, (1 + level) / 2))  # of chi^2_d
     low, high = (temperature * end / sites for end in ends)
     return Temperature(mean, low, high, float(temperature))
-
-
-def _check_masses(p: torch.Tensor, m: torch.Tensor) -> None:
-    """Refuse masses that do not broadcast to the momenta, or are not > 0."""
-    try:
-        fits = torch.broadcast_shapes(p.shape, m.shape) == p.shape
-    except RuntimeError:
-        fits = False
-    if not fits:
-        reason = f"a mass of shape {tuple(m.shape)} for momenta of shape {tuple(p.shape)}"
-    elif not (m > 0).all():
-        reason = "a mass is not > 0"
-    else:
-        return
-    raise RecipeError(KINETIC, reason, do="Give a positive number, or one per site.")
 
 
 @overload
@@ -136,7 +122,7 @@ def configurational_temperature(
     if not isinstance(theta, Mapping):
         return _configurational(theta, gradient, temperature, level)
     pairs = _by_name(CONFIGURATIONAL, theta, gradient)
-    return {name: _configurational(x, g, temperature, level) for name, (x, g) in pairs.items()}
+    return {name: _configurational(x, g, temperature, level) for name, x, g in pairs}
 
 
 def _configurational(theta: Any, gradient: Any, temperature: float, level: float) -> Temperature:
@@ -148,9 +134,7 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
             f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}",
             do=f"Give both as (chains, draws, *shape), with at least {LEAST} draws.",
         )
-    each = x * g.to(x.device)
-    each = each.flatten(2).mean(2) if each.dim() > 2 else each
-    average = average_of(each)
+    average = average_of(flattened(x * g.to(x.device)).mean(2))
     half = average.half_width(1 - level)
     return Temperature(average.value, temperature - half, temperature + half, float(temperature))
 
@@ -162,27 +146,22 @@ def _check(where: str, temperature: Any, level: Any) -> None:
     number(where, "level", level, above=0, below=1, what=reason, do="Take a probability such as 0.99.")
 
 
-def _by_name(where: str, first: Mapping[str, Any], second: Any) -> dict[str, tuple[Any, Any]]:
-    """Pairs by name, of two dicts with the same names."""
+def _by_name(where: str, first: Mapping[str, Any], second: Any) -> list[tuple[str, Any, Any]]:
+    """Names and values of two dicts with the same names."""
     if not isinstance(second, Mapping):
         raise RecipeError(where, f"one is a dict by name, the other a {type(second).__name__}", do="Give both by name.")
     for name in [*first, *second]:
         if name not in first or name not in second:
             known = first if name in second else second
             raise RecipeError(where, f"'{name}' is given once", do=did_you_mean(name, known))
-    return {name: (x, second[name]) for name, x in first.items()}
+    return [(name, x, second[name]) for name, x in first.items()]
 
 
 def _numbers(where: str, values: Any) -> torch.Tensor:
     """A tensor of finite numbers in float64."""
-    try:
-        x = (values if torch.is_tensor(values) else torch.as_tensor(values, device="cpu")).detach().to(torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(
-            where, f"these are no numbers ({error})", do="Give tensors, or dicts of them by name."
-        ) from error
+    x = tensor_of(where, "these", values, do="Give tensors, or dicts of them by name.").to(torch.float64)
     if not x.numel():
-        raise RecipeError(where, "there are no numbers", do="Leave out chains that diverged.")
+        raise RecipeError(where, "there are no numbers", do=FINITE)
     if not x.isfinite().all():
-        raise RecipeError(where, "a number is not finite", do="Leave out chains that diverged.")
+        raise RecipeError(where, "a number is not finite", do=FINITE)
     return x

@@ -14,6 +14,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
+from ..results.averages import Average
 from ..results.divergence import Divergence
 from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
@@ -258,7 +259,7 @@ class PairedRun:
         rows = data.rows_for(self.inputs.seed, range(number, number + 1), evaluation, chains, first)
         return None if rows is None else rows[0]
 
-    def heat(self, variance: float) -> float | str:
+    def heat(self, variance: Average) -> Average | str:
         """The heating of the target by gradients of this variance; or the reason why it is unknown."""
         return heat_of(self.recipe, self.inputs.parameters, self.stage.step_size(0), variance)
 

@@ -8,9 +8,8 @@ import torch
 from recipe import Recipe
 
 from ..results.averages import Agreement, Average, agreements_of, average_of
-from ..results.findings import Finding, Report
+from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
-from ..results.report import R_HAT
 from ..results.statistics import LEAST
 from .gauges import EVERY
 from .rates import Setting
@@ -66,16 +65,13 @@ def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: floa
     if "noise" not in series:
         return "no two steps followed each other"
     variance = average_of(series["noise"][None])
-    heat, above = (
-        heat_of(recipe, setting.parameters, setting.step_size, v)
-        for v in (variance.value, variance.value + variance.error)
-    )
-    if isinstance(heat, str) or isinstance(above, str):
-        return str(heat)
+    heat = heat_of(recipe, setting.parameters, setting.step_size, variance)
+    if isinstance(heat, str):
+        return heat
     T = setting.temperature
-    half = 2 * tolerance + Average(heat / T, (above - heat) / T, variance.freedom).half_width(alpha)
-    cure = HEAT if heat > 0 else "Give less noise as supplied: minibatches bring less."
-    return Finding("heat of the minibatches over T", of, heat / T, (above - heat) / T, -half, half, cure)
+    cure = HEAT if heat.value > 0 else "Give less noise as supplied: minibatches bring less."
+    over_T = Average(heat.value / T, heat.error / T, heat.freedom)
+    return banded("heat of the minibatches over T", of, over_T, 0.0, 2 * tolerance, alpha, cure)
 
 
 def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
@@ -83,14 +79,12 @@ def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
     (agreement,) = agreements_of(series[-SEGMENTS * length :].reshape(SEGMENTS, length)[:, :, None])
     if math.isnan(agreement.r_hat):
         agreement = Agreement(math.inf, 1.0, 2 * SEGMENTS)
-    return Finding("R-hat", of, agreement.r_hat, None, 0.0, max(R_HAT, agreement.most(alpha)), RELAXING)
+    return r_hat_finding(of, agreement, alpha, RELAXING)
 
 
 def _temperature(kind: str, series: torch.Tensor, kick: float, of: str, alpha: float, tolerance: float) -> Finding:
     average = average_of(series[None])
-    half = average.half_width(alpha) + 2 * tolerance + kick
     cure = HOT if average.value > 1 else COLD
     if kind == "configurational":
         cure = CONFIGURATIONAL
-    band = 1 - half, 1 + half
-    return Finding(f"{kind} temperature over T", of, average.value, average.error, *band, cure)
+    return banded(f"{kind} temperature over T", of, average, 1.0, 2 * tolerance + kick, alpha, cure)
