@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-ABSENT = [name for name in ("jax", "matplotlib", "pyro", "sklearn", "triton") if find_spec(name) is None]
+ABSENT = [name for name in ("arviz", "jax", "matplotlib", "pyro", "sklearn", "triton") if find_spec(name) is None]
 
 
 def pytest_runtest_setup(item):

@@ -391,6 +391,7 @@ show("standalone", p)
 """
 
 
+@pytest.mark.needs("arviz")
 @pytest.mark.parametrize("defaults", covering(["meta float64", "meta, float64"], []))
 def test_other_defaults_of_torch_change_nothing(defaults):
     """In processes of their own, forked from one that has imported what they use: this has been a crash."""

@@ -234,7 +234,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(run, refusal, tmp_p
 
     monkeypatch.setattr(os, "replace", full)
     assert refusal("emit", "sghmc", "-o", str(path)) == (
-        f"recipe: {path}: it cannot be written (No space left on device). Choose another folder."
+        f"recipe: {path}: cannot be written (No space left on device). Choose another folder."
     )
     assert path.read_text() == old and list(tmp_path.iterdir()) == [path]
 
@@ -519,7 +519,7 @@ def test_what_is_not_a_number_is_null_in_json(answer):
         ("show MINE:", "MINE:: there is no Recipe of this name"),
         ("emit sghmc --scheme BAOAX", "scheme 'BAOAX': no piece is named 'X'"),
         ("emit sgrld", "Give it: recipe.bind(inverse_metric=...)"),
-        ("emit sghmc -o no/such/folder.py", "no/such/folder.py: it cannot be written (No such file or directory)"),
+        ("emit sghmc -o no/such/folder.py", "no/such/folder.py: cannot be written (No such file or directory)"),
         ("sample sgld", "the recipe's U is opaque, but no energy is given"),
         ("sample sgld --energy gausian", "gausian: there is no test energy of this name. Did you mean 'gaussian'?"),
         ("sample sgld --energy MINE", "it does not define one Energy, write FILE:NAME. Known here: any_number, bowl."),

@@ -278,9 +278,9 @@ def test_no_tensor_is_larger_than_a_block_of_pairs_or_the_points():
         ((normal(1, 2), normal(1, 2)), "1 points of 2 coordinates. Give at least two"),
         ((normal(5, 0), normal(5, 0)), "5 points of 0 coordinates"),
         ((normal(3, 2), normal(3, 2).index_fill(0, torch.tensor(1), math.nan)), "point 1 or its score is not finite"),
-        ((normal(3, 2), normal(3, 2), {"c": 0.0}), "the kernel has c = 0.0"),
-        ((normal(3, 2), normal(3, 2), {"beta": -1.0}), "beta = -1.0"),
-        ((normal(3, 2), normal(3, 2), {"beta": 0.0}), "beta = 0.0"),
+        ((normal(3, 2), normal(3, 2), {"c": 0.0}), "c is a number > 0, got 0.0"),
+        ((normal(3, 2), normal(3, 2), {"beta": -1.0}), "beta is a number > -1 and < 0, got -1.0"),
+        ((normal(3, 2), normal(3, 2), {"beta": 0.0}), "and < 0, got 0.0"),
         ((normal(3, 2), normal(3, 2), {"block": 0}), "block is an integer >= 1, got 0"),
     ],
 )
@@ -378,18 +378,21 @@ def test_positions_that_never_move_have_no_band():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: kinetic_temperature(normal(3), temperature=-1.0), "kinetic_temperature: the temperature is -1.0"),
-        (lambda: kinetic_temperature(normal(3), temperature=math.nan), "the temperature is nan"),
-        (lambda: kinetic_temperature(normal(3), level=1.0), "the level is 1.0"),
-        (lambda: kinetic_temperature(normal(3), level=None), "the level is None"),
+        (
+            lambda: kinetic_temperature(normal(3), temperature=-1.0),
+            "kinetic_temperature: temperature is a number >= 0, got -1.0",
+        ),
+        (lambda: kinetic_temperature(normal(3), temperature=math.nan), "temperature is a number >= 0, got nan"),
+        (lambda: kinetic_temperature(normal(3), level=1.0), "level is a number > 0 and < 1, got 1.0"),
+        (lambda: kinetic_temperature(normal(3), level=None), "got None"),
         (lambda: kinetic_temperature(normal(3), 0.0), "a mass is not > 0"),
         (
             lambda: kinetic_temperature(normal(3), normal(2).square()),
-            r"a mass of shape \(2,\) for momenta of shape \(3,\)",
+            r"the masses have the shape \(2,\), the sites \(3,\)",
         ),
         (
             lambda: kinetic_temperature(normal(3), torch.ones(2, 3)),
-            r"a mass of shape \(2, 3\) for momenta of shape \(3,\)",
+            r"the masses have the shape \(2, 3\), the sites \(3,\)",
         ),
         (lambda: kinetic_temperature(normal(3) / 0), "a number is not finite. Leave out chains that diverged"),
         (lambda: kinetic_temperature(normal(0)), "there are no numbers"),

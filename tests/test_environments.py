@@ -63,7 +63,7 @@ except RecipeError as error:
 
 WITHOUT_OPTIONAL_PACKAGES = """
 import sys, pytest
-for name in ("jax", "matplotlib", "pyro", "sklearn", "triton"):
+for name in ("arviz", "jax", "matplotlib", "pyro", "sklearn", "triton"):
     sys.modules[name] = None
 sys.exit(pytest.main(["--collect-only", "-p", "no:cacheprovider", "-o", "addopts=-q -rs -p no:doctest", "tests"]))
 """
@@ -78,7 +78,7 @@ def story(text, *flags, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.needs("matplotlib")
+@pytest.mark.needs("arviz", "matplotlib")
 def test_without_docstrings_and_asserts_and_with_warnings_as_errors():
     told = story(WITHOUT_DOCSTRINGS, "-OO", "-W", "error")
     assert told.startswith("one step: p is off by 0.5, more than 1e-12\n3 4 9\nsghmc")
@@ -87,14 +87,14 @@ def test_without_docstrings_and_asserts_and_with_warnings_as_errors():
 NO_OTHER_FOLDER = {"XDG_CACHE_HOME": None, "SDE_RECIPE_CACHE": None}
 
 
-@pytest.mark.needs("matplotlib")
+@pytest.mark.needs("arviz", "matplotlib")
 def test_without_a_compiler_a_home_and_a_name_steps_run_in_torch_which_is_said_once():
     told = story(BARE, **NO_OTHER_FOLDER, HOME=None, CXX=None, PATH="/nowhere")
     assert told.startswith("torch 1 no kernel is compiled, steps run in torch: cpp: there is no C++ compiler")
 
 
 @pytest.mark.slow
-@pytest.mark.needs("matplotlib")
+@pytest.mark.needs("arviz", "matplotlib")
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_in_a_home_that_cannot_be_written_and_without_avx2_a_kernel_has_the_numbers_of_torch():
     v2 = " -march=x86-64-v2" * (platform.machine() == "x86_64")

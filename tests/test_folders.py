@@ -11,8 +11,7 @@ import samplers
 from recipe import RecipeError, __version__
 from samplers import Checkpoint
 from samplers.files import regular, storage
-from samplers.files.lock import Lock
-from samplers.files.pair import FORMAT
+from samplers.files.store import FORMAT, Lock
 
 TEXT = b"of somebody else"
 
@@ -148,8 +147,8 @@ def test_a_file_is_what_it_was_when_it_was_looked_at(tmp_path, monkeypatch):
     other.write_bytes(TEXT)
     look = regular.status_of
 
-    def meanwhile(at):
-        status = look(at)
+    def meanwhile(at, **how):
+        status = look(at, **how)
         path.unlink(missing_ok=True)
         path.symlink_to(other)
         return status

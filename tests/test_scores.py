@@ -167,7 +167,7 @@ def test_the_plot_has_a_bar_of_the_accuracy_per_bin_that_is_not_empty():
 
 
 def test_without_matplotlib_a_plot_is_refused_and_numbers_are_not(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     diagram = reliability(*labelled())
     with pytest.raises(RecipeError, match="Reliability, plot: matplotlib cannot be imported .* pip install matplotlib"):
         diagram.plot()

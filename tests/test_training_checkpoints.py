@@ -1,6 +1,7 @@
 """A training loop that is begun anew from its checkpoint ends with the weights of one that was never interrupted."""
 
 import math
+import os
 import warnings
 from functools import cache
 
@@ -381,7 +382,7 @@ def test_a_disk_that_fills_up_leaves_the_checkpoint_before(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RecipeError, match="No space left on device"):
         checkpoint.save(epoch=2)
     monkeypatch.undo()

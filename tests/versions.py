@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("demo", "pyro", "test")  # triton is that of torch
-OPTIONAL = ("jax", "jaxlib", "matplotlib", "pyro-api", "pyro-ppl", "scikit-learn", "triton")
+EXTRAS = ("arviz", "demo", "pyro", "test")  # triton is that of torch
+OPTIONAL = ("arviz", "jax", "jaxlib", "matplotlib", "pyro-api", "pyro-ppl", "scikit-learn", "triton")
 SHOWN = ("torch", "numpy", "scipy", "sympy", "pandas", "arviz", "jax", "triton")
 QUARTER = """calculus certificates checkpoints cli cuda_graphs diagnostics draws emitted_step environments evidence
 flows gradients_given kernel_cache kernels names noise operators optimizer pyro recipes regression running_ahead scores

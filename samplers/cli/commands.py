@@ -11,10 +11,10 @@ from integrators.relaxation import relaxation_steps
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 
+from ..files import regular
 from ..stock import catalogue
 from ..tuning.settings import Settings
 from .lookup import blaming, file_and_name, find_energy, find_function, find_recipe
-from .writing import write
 
 MOMENTUM = 0.9  # at which relaxation is shown
 PICTURES = (".png", ".pdf", ".svg")
@@ -125,8 +125,17 @@ def emit(name: str, scheme: str | None = None, out: str | None = None, force: bo
     source = step.standalone()
     if out is None:
         return Answer(data | {"source": source}, source.rstrip())
-    write(Path(out), source, force)
+    with regular.refused(out, do="Choose another folder."):
+        path = Path(out)
+        if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):
+            advice = "Choose another name, or pass --force to replace a file."
+            raise RecipeError(out, "it exists, and is not a file that we emitted", do=advice)
+        regular.replace(path, source.encode())
     return Answer(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
+
+
+def _is_emitted(source: str) -> bool:
+    return source.startswith('"""') and "\nOne step of " in source and "\ndef step(state, h, *," in source
 
 
 def sample(
@@ -149,32 +158,26 @@ def sample(
     elif U is not None and (U.is_sitewise if isinstance(U, Energy) else not hasattr(U, "starts")):
         raise RecipeError(f"--energy {energy}", "its number of coordinates is not known", do="Pass --init, e.g. 0,0.")
     options |= _parameters(recipe, parameters)
-    if tune and step_size is not None:
-        raise RecipeError(f"--step-size {step_size}", "--tune chooses the step size", do="Leave out one of the two.")
     options["step_size"] = STEP_SIZE if step_size is None else step_size
     if tune:
-        options["step_size"] = "auto"
-        options["metropolis"] = options.get("metropolis") is not False
+        if step_size is not None:
+            what = "--tune chooses the step size"
+            raise RecipeError(f"--step-size {step_size}", what, do="Leave out one of the two.")
+        options |= {"step_size": "auto", "metropolis": options.get("metropolis") is not False}
     from ..tuning import automatic  # imports torch
 
     with blaming(energy and file_and_name(energy)[0]):
         draws = automatic.sample(recipe, U, **options)
-    files = {}
     if out is not None:
         draws.save(out)
-        files["file"] = out
     if plot is not None:
         draws.plot().savefig(plot)
-        files["plot"] = plot
-    table = draws.summary()
-    text = [repr(draws), table.text()]
-    report = draws.report()
-    text.append(str(report))
-    if tune:
-        text.insert(0, str(Settings({}, recipe.name, draws.info["tuned"])))
-    if not draws.diverged:
-        text.append("diverged: none")
+    table, report = draws.summary(), draws.report()
+    text = [str(Settings({}, recipe.name, draws.info["tuned"]))] if tune else []
+    text += [repr(draws), table.text(), str(report)]
+    text += [] if draws.diverged else ["diverged: none"]
     rows = [{"name": index} | row for index, row in table.to_dict("index").items()]
+    files = {name: file for name, file in (("file", out), ("plot", plot)) if file is not None}
     return Answer({"summary": rows, "info": draws.info, "report": report, **files}, "\n\n".join(text))
 
 

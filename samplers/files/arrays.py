@@ -9,14 +9,7 @@ import torch
 
 from recipe.errors import RecipeError
 
-from . import regular, storage
-
-
-def size_of(path: Path) -> int | None:
-    """The bytes of a regular file, None for a missing one. Raises RecipeError for anything but a regular file."""
-    with storage.refused(path):
-        status = regular.status_of(path)
-    return None if status is None else status.st_size
+from . import regular
 
 
 def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, np.memmap | None]:
@@ -64,7 +57,7 @@ def check_whole(path: Path, values: torch.Tensor) -> None:
 it. Restore the file from a copy, or start in another folder.
     """
     expected = values.numel() * values.element_size()
-    size = size_of(path)
+    size = regular.size_of(path)
     if size != expected:
         now = "is gone" if size is None else f"has {size} bytes"
         raise RecipeError(

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,6 @@ from recipe.errors import RecipeError
 
 from . import regular
 
-TEMPORARY = r"\..*\.[0-9a-f]{8}"  # names of files that are being written
 RESTORE = "Restore it from a copy, or sample again."
 
 
@@ -38,8 +34,8 @@ def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Ma
     header = {"names": list(values), **account, "sha256": _sha256(values, account)}
     # One metadata entry: safetensors writes several in no fixed order.
     data = safetensors.torch.save(values, {kind: json.dumps(header)})
-    with refused(path):
-        _replace(path, data)
+    with regular.refused(path):
+        regular.replace(path, data)
 
 
 def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -69,24 +65,9 @@ def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.
         raise RecipeError(str(path), f"not an intact file of {kind} ({error})", do=RESTORE) from error
 
 
-@contextmanager
-def refused(path: str | os.PathLike) -> Iterator[None]:
-    """Turns errors of the system into a RecipeError that names the path."""
-    try:
-        yield
-    except RecipeError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise RecipeError(
-            str(path),
-            f"cannot be written ({getattr(error, 'strerror', None) or error})",
-            do="Choose a folder with room that you may write to.",
-        ) from error
-
-
 def make_folder(folder: Path) -> None:
     """Makes a folder unless it exists. Raises RecipeError with the system's reason."""
-    with refused(folder):
+    with regular.refused(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -101,22 +82,3 @@ def _sha256(values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> s
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
         digest.update(value.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    if path.exists() and not path.is_file():
-        raise FileExistsError("not a regular file")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -230,61 +230,48 @@ def accuracy_of(
         raise RecipeError(where, f"there are {kept} draws of a chain", do=f"Keep {LEAST} at least.")
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
     tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
-    rerun = Rerun(draws, sound, kept, again, max(1.0, tau) * again.thin, chains, steps, progress)
-    pairs = rerun.pairs() if again.order is not None or again.has_batches else None
+    tau = max(1.0, tau) * again.thin  # in steps
+    pairs, divergence = _rerun(draws, sound, again, tau, chains, steps, progress)
     figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
     if not figures:
         raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
-    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), rerun.divergence())
+    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
 
 
-@dataclass(frozen=True)
-class Rerun:
-    """The second runs of `again`, from draws of its `sound` chains, of which `kept` draws each.
+def _rerun(
+    draws: Mapping[str, torch.Tensor],
+    sound: list[int],
+    again: Any,
+    tau: float,
+    chains: int | None,
+    steps: int | None,
+    progress: bool,
+) -> tuple[Pairs | None, Divergence]:
+    """Pairs of chains, and the KL by stretches, from draws of all over the run, for as long as `tau` asks.
 
-    `tau`: the autocorrelation time in steps; `chains`, `steps`: the caller's, or None for a choice by `tau`.
+    Pairs are of 20 tau, with as many steps in all as the run had; stretches are of 3 tau at least.
     """
+    kept = draws[again.targets[0]].shape[1]
+    budget = len(sound) * kept * again.thin  # the steps of all chains
 
-    draws: Mapping[str, torch.Tensor]
-    sound: list[int]
-    kept: int
-    again: Any
-    tau: float
-    chains: int | None
-    steps: int | None
-    progress: bool
+    def starts(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The chains and the positions in them of so many draws."""
+        picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
+        return torch.tensor(sound, device="cpu")[picked // kept], picked % kept
 
-    @property
-    def budget(self) -> int:
-        """The steps of the run, of all its chains."""
-        return len(self.sound) * self.kept * self.again.thin
-
-    def pairs(self) -> Pairs:
-        """Pairs of chains from draws of all over the run: as many steps in all as the run had, in pairs of 20 tau."""
-        wanted = LENGTH * self.tau
-        number = self._number(self.budget / wanted, PAIRS)
-        length = min(max(self.budget // number, math.ceil(wanted)), STEPS) if self.steps is None else self.steps
-        warmup = min(math.ceil(WARMUP * self.tau), length // 2)
-        most = length if self.steps is not None else max(STEPS, length)
-        counts = {"warmup": warmup, "steps": length - warmup, "most": most}
-        return self.again.pairs(self.draws, *self._starts(number), **counts, progress=self.progress)
-
-    def divergence(self) -> Divergence:
-        """The KL, by stretches of 3 tau at least, from draws of all over the run."""
-        most = STEPS if self.steps is None else self.steps
-        length = min(math.ceil(STRETCH * self.tau), most // 2)
-        number = self._number(self.budget // (2 * length), STRETCHES)
-        return self.again.divergence(self.draws, *self._starts(number), steps=length, most=most, progress=self.progress)
-
-    def _number(self, wanted: float, bounds: tuple[int, int]) -> int:
-        fewest, most = bounds
-        return min(max(round(wanted), fewest), most) if self.chains is None else self.chains
-
-    def _starts(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The chains and the positions in them of so many draws from all over the run."""
-        picked = torch.arange(number, device="cpu") * (len(self.sound) * self.kept) // number
-        return torch.tensor(self.sound, device="cpu")[picked // self.kept], picked % self.kept
+    pairs = None
+    if again.order is not None or again.has_batches:
+        wanted = LENGTH * tau
+        number = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
+        length = steps or min(max(budget // number, math.ceil(wanted)), STEPS)
+        warmup = min(math.ceil(WARMUP * tau), length // 2)
+        counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
+        pairs = again.pairs(draws, *starts(number), **counts, progress=progress)
+    most = steps or STEPS
+    length = min(math.ceil(STRETCH * tau), most // 2)
+    number = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])
+    return pairs, again.divergence(draws, *starts(number), steps=length, most=most, progress=progress)
 
 
 def _figures(

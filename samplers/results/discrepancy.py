@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from recipe.arguments import integer
+from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
 from .arguments import FINITE
@@ -54,9 +54,9 @@ def kernel_stein_discrepancy(
     (True, False)
     """
     x, s = _checked(points, scores)
-    if not (0 < c < math.inf and -1 < beta < 0):
-        raise RecipeError(WHERE, f"the kernel has c = {c!r} and beta = {beta!r}", do="Take c > 0 and -1 < beta < 0.")
-    block = integer(WHERE, "block", block, least=1, do="Take 512 if unsure.")
+    number(WHERE, "c", c, above=0)
+    number(WHERE, "beta", beta, above=-1, below=0)
+    block = integer(WHERE, "block", block, least=1)
     n = len(x)
     diagonal = pairs = squares = 0.0
     for i in range(0, n, block):

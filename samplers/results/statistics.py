@@ -127,16 +127,11 @@ def split_r_hat(values: torch.Tensor) -> torch.Tensor:
 
     def statistic(x: torch.Tensor) -> torch.Tensor:
         x = _halves(x)
-        folded = (x - _median(x.flatten(0, 1))).abs()
+        median = torch.from_numpy(np.median(x.flatten(0, 1).numpy(), axis=0))
+        folded = (x - median).abs()
         return torch.maximum(_r_hat(_normal_scores(x)), _r_hat(_normal_scores(folded)))
 
     return _per_component(values, statistic, chains=2)
-
-
-def _median(x: torch.Tensor) -> torch.Tensor:
-    """The median of the rows; of an even number the mean of the middle two."""
-    ordered = x.sort(0).values
-    return (ordered[(len(x) - 1) // 2] + ordered[len(x) // 2]) / 2
 
 
 def _halves(x: torch.Tensor) -> torch.Tensor:
@@ -202,8 +197,7 @@ def _per_component(
     values: torch.Tensor, statistic: Callable[[torch.Tensor], torch.Tensor], chains: int = 1
 ) -> torch.Tensor:
     """A statistic of `(chains, draws, components)` for all that have one; nan for the others."""
-    x = values.detach().to("cpu", torch.float64)
-    x = flattened(x)
+    x = flattened(values.detach().to("cpu", torch.float64))
     result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
         size = max(1, AT_ONCE // (x.shape[0] * x.shape[1]))

@@ -140,10 +140,8 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
 
 
 def _check(where: str, temperature: Any, level: Any) -> None:
-    reason = f"the temperature is {temperature!r}"
-    number(where, "temperature", temperature, least=0, what=reason, do="Take a number >= 0.")
-    reason = f"the level is {level!r}"
-    number(where, "level", level, above=0, below=1, what=reason, do="Take a probability such as 0.99.")
+    number(where, "temperature", temperature, least=0)
+    number(where, "level", level, above=0, below=1)
 
 
 def _by_name(where: str, first: Mapping[str, Any], second: Any) -> list[tuple[str, Any, Any]]:

@@ -15,9 +15,8 @@ import torch
 from integrators.transfers import Arrivals, is_near
 from recipe.errors import RecipeError
 
-from ..files import arrays, storage
-from ..files.lock import Lock
-from ..files.pair import NEW, Pair, Saved
+from ..files import arrays, regular, storage
+from ..files.store import NEW, Lock, Saved, Store
 from .chains import Chains
 from .drive import Moves
 from .gauges import Gauges
@@ -151,8 +150,8 @@ class InFolder(InMemory):
         self.stretches: list[list[int]] = []  # by checkpoint: the end of its draws, and their checksum for each block
         self.saved = time.monotonic()
         self.maps: list[np.memmap] = []
-        self.pair = Pair(folder, KIND)
-        self.folder = self.pair.folder
+        self.store = Store(folder, KIND)
+        self.folder = self.store.folder
         storage.make_folder(self.folder)
         self.lock = Lock(self.folder)
         try:
@@ -165,25 +164,25 @@ class InFolder(InMemory):
 
     def _begun(self, blocks: list[str]) -> Saved | None:
         """The checkpoint from which the run continues; None for a new run, after the first checkpoint is written."""
-        saved = self.pair.newest()
+        saved = self.store.newest()
         own: list[str] = []  # blocks with files of draws by a run in this folder
         self.mark = NEW
         if saved is not None:
             own = _account_of(self.folder, saved)["draws"]
             self.mark = saved.mark
             if saved.account["stretches"] is not None:
-                self.pair.check_settings(self.settings, saved.account["settings"])
+                self.store.check_settings(self.settings, saved.account["settings"])
                 self._check_start(saved)
                 return saved
         for b in blocks:
-            if b not in own and arrays.size_of(self._file(b)) is not None:
+            if b not in own and regular.size_of(self._file(b)) is not None:
                 raise RecipeError(
                     str(self._file(b)),
                     "it is there, but in this folder no run of such draws has begun: it is a file of somebody else",
                     do="Move it away, or choose another folder.",
                 )
         account = {"draws": [*own, *(b for b in blocks if b not in own)], "stretches": None, "chains": None}
-        self.mark = self.pair.write({}, self.settings, account, after=self.mark)
+        self.mark = self.store.write({}, self.settings, account, after=self.mark)
         return None
 
     def _check_start(self, saved: Saved) -> None:
@@ -198,7 +197,7 @@ class InFolder(InMemory):
         """The tensor for the draws of a block, mapped to its file, with the draws of an earlier run."""
         path = self._file(block)
         kept = self.before is not None and self.before.account["stretches"]
-        if kept and arrays.size_of(path) != math.prod(shape) * like.element_size():
+        if kept and regular.size_of(path) != math.prod(shape) * like.element_size():
             raise self._changed(block, 0, kept[0][0])
         values, file = arrays.mapped(path, shape, like.dtype)
         if file is not None:
@@ -284,7 +283,7 @@ class InFolder(InMemory):
         sizes = torch.tensor(self.step_sizes, dtype=torch.float64, device="cpu")
         state = _named("probe.state.", self.probe.at(chains.state, chains.moved))
         gauges = _named("gauges.", self.gauges.snapshot())
-        self.mark = self.pair.write(
+        self.mark = self.store.write(
             {"step_sizes": sizes} | _named("chains.", tensors) | gauges | self.at_start | state,
             self.settings,
             {"draws": list(self.values), "stretches": self.stretches, "chains": account},

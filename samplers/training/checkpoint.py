@@ -16,8 +16,7 @@ from recipe.arguments import number
 from recipe.errors import RecipeError
 
 from ..files import storage
-from ..files.lock import Lock, check_lock
-from ..files.pair import NEW, Pair, Saved
+from ..files.store import NEW, Lock, Saved, Store, check_lock
 from .coding import joined, split
 
 KIND = "training loop"
@@ -84,8 +83,8 @@ class Checkpoint:
         self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators(self._is_own)}
         self._saved = -math.inf  # the time of the last save, in seconds
         self._mark = NEW
-        self._pair = Pair(_of_rank(folder, self.where) if every_rank else folder, KIND)
-        storage.make_folder(self._pair.folder)
+        self._store = Store(_of_rank(folder, self.where) if every_rank else folder, KIND)
+        storage.make_folder(self._store.folder)
 
     @property
     def _is_own(self) -> bool:
@@ -99,14 +98,14 @@ class Checkpoint:
         """
         if dist.is_initialized():
             dist.barrier()
-        check_lock(self._pair.folder)
-        saved = self._pair.newest(self.settings)
+        check_lock(self._store.folder)
+        saved = self._store.newest(self.settings)
         if dist.is_initialized():
             dist.barrier()
         if saved is None:
             self._mark = NEW
             return {}
-        states, notes = _parts_of(self._pair, saved)
+        states, notes = _parts_of(self._store, saved)
         self._take_up(states)
         self._mark = saved.mark
         return notes
@@ -123,7 +122,7 @@ class Checkpoint:
             )
         if not self._is_own or not now and time.monotonic() - self._saved < self.every:
             return
-        if self._mark == NEW and self._pair.exists():
+        if self._mark == NEW and self._store.exists():
             raise RecipeError(
                 self.where,
                 "it holds a run that has not been loaded",
@@ -145,8 +144,8 @@ class Checkpoint:
         tensors: dict[str, torch.Tensor] = {}
         states = {name: _state_of(part) for name, part in self.parts.items()}
         account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
-        with Lock(self._pair.folder):
-            self._mark = self._pair.write(tensors, self.settings, account, after=self._mark)
+        with Lock(self._store.folder):
+            self._mark = self._store.write(tensors, self.settings, account, after=self._mark)
 
     def _take_up(self, states: dict) -> None:
         """Loads the states into the parts: into all, or into none."""
@@ -204,14 +203,14 @@ def read(folder: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
     >>> list(states["model"]), notes
     (['weight', 'bias'], {'epoch': 1})
     """
-    pair = Pair(folder, KIND)
-    saved = pair.newest()
+    store = Store(folder, KIND)
+    saved = store.newest()
     if saved is None:
-        raise RecipeError(str(pair.folder), "there is no checkpoint", do="Pass the folder of a Checkpoint.")
-    return _parts_of(pair, saved)
+        raise RecipeError(str(store.folder), "there is no checkpoint", do="Pass the folder of a Checkpoint.")
+    return _parts_of(store, saved)
 
 
-def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parts_of(store: Store, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]:
     """The states of the parts by name, and the notes of `save`."""
     try:
         states = joined(saved.account["states"], saved.tensors)
@@ -220,7 +219,7 @@ def _parts_of(pair: Pair, saved: Saved) -> tuple[dict[str, Any], dict[str, Any]]
             raise TypeError("these are no dicts")
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise RecipeError(
-            str(pair.folder), "it holds no checkpoint of a training loop", do="Choose another folder."
+            str(store.folder), "it holds no checkpoint of a training loop", do="Choose another folder."
         ) from error
     return states, notes
 
