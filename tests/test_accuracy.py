@@ -413,7 +413,7 @@ def test_the_largest_of_the_three_is_named():
     figure = Figure("theta", "mean", 0.0, 1.0, 0.1, step=0.2, step_error=0.01, minibatches=0.3, minibatches_error=0.2)
     result = Accuracy((figure,), None, {"step": "Halve it.", "minibatches": "Double them."}, 1.0)
     assert "The bias of the step is the largest: 0.2 standard deviations (theta mean). Halve it." in result.verdict
-    assert "may be there unseen" in result.verdict  # of the minibatches
+    assert "would be unseen" in result.verdict  # of the minibatches
 
 
 def test_of_many_coordinates_the_worst_are_shown():

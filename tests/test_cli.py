@@ -349,43 +349,12 @@ def test_numbers_beyond_any_memory_are_refused(refusal, option, message):
 
 def test_sample_is_samplers_sample_with_the_arguments_of_the_command_line(run, answer, tmp_path):
     path = tmp_path / "draws.safetensors"
-    argv = [
-        "sample",
-        "sghmc",
-        "--energy",
-        "banana",
-        "--init=-1,0.5",
-        "--seed",
-        "7",
-        "--temperature",
-        "0.5",
-        "--scheme",
-        "O B A B",
-        "--set",
-        "C=2",
-        "--set",
-        "B=1e-1",
-        "--out",
-        str(path),
-        *SHORT,
-    ]
+    argv = "sample sghmc --energy banana --init=-1,0.5 --seed 7 --temperature 0.5 --set C=2 --set B=1e-1".split()
+    argv += ["--scheme", "O B A B", "--out", str(path), *SHORT]
     data = answer(*argv)
-    expected = samplers.sample(
-        SGHMC,
-        TARGETS["banana"],
-        init=torch.tensor([-1.0, 0.5]),
-        steps=40,
-        warmup=5,
-        thin=2,
-        chains=3,
-        step_size=0.1,
-        seed=7,
-        temperature=0.5,
-        scheme="O B A B",
-        C=2.0,
-        B=0.1,
-        progress=False,
-    )
+    settings = dict(steps=40, warmup=5, thin=2, chains=3, step_size=0.1, seed=7, temperature=0.5, scheme="O B A B")
+    start = torch.tensor([-1.0, 0.5])
+    expected = samplers.sample(SGHMC, TARGETS["banana"], init=start, C=2.0, B=0.1, progress=False, **settings)
     draws = Draws.load(path)
     assert torch.equal(draws["theta"], expected["theta"])
     assert data["info"] == draws.info and data["file"] == str(path)
@@ -473,23 +442,8 @@ def test_an_exception_of_an_energy_names_its_line(refusal, mine):
 
 def test_diverged_chains_are_named(run):
     # Euler on x^4 at this step size loses each of 64 chains with a chance near 1/2.
-    argv = [
-        "sample",
-        "sgld",
-        "--energy",
-        "quartic",
-        "--chains",
-        "64",
-        "--steps",
-        "20",
-        "--warmup",
-        "0",
-        "--thin",
-        "1",
-        "--step-size",
-        "0.42",
-        "--no-progress",
-    ]
+    argv = "sample sgld --energy quartic --chains 64 --steps 20 --warmup 0 --thin 1 --step-size 0.42 --no-progress"
+    argv = argv.split()
     _, out, error = run(*argv)
     diverged = plain_json(run(*argv, "--json")[1])["info"]["diverged"]
     assert 8 < len(diverged) < 64

@@ -395,8 +395,8 @@ def test_positions_that_never_move_have_no_band():
             r"the masses have the shape \(2, 3\), the sites \(3,\)",
         ),
         (lambda: kinetic_temperature(normal(3) / 0), "a number is not finite. Leave out chains that diverged"),
-        (lambda: kinetic_temperature(normal(0)), "there are no numbers"),
-        (lambda: kinetic_temperature("p"), "these are no numbers"),
+        (lambda: kinetic_temperature(normal(0)), "there are not numbers"),
+        (lambda: kinetic_temperature("p"), "these are not numbers"),
         (
             lambda: kinetic_temperature({"p": normal(3)}, {"q": 1.0}),
             "'p' is given once. Did you mean|'p' is given once. Known",

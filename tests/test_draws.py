@@ -344,8 +344,8 @@ def test_step_sizes_are_a_copy_that_stays_positive():
         ([0.1, -0.1, 0.1], "a step size is not a number > 0"),
         ([0.1, float("nan"), 0.1], "a step size is not a number > 0"),
         ([0.1, float("inf"), 0.1], "a step size is not a number > 0"),
-        ("small", "the step sizes are no numbers"),
-        ([0.1, None, 0.1], "the step sizes are no numbers"),
+        ("small", "the step sizes are not numbers"),
+        ([0.1, None, 0.1], "the step sizes are not numbers"),
     ],
 )
 def test_step_sizes_that_do_not_fit_the_draws_are_refused(step_sizes, message):

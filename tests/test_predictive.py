@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recipe.errors import RecipeError
 from samplers.results.predictive import Predictive, PredictiveMoments
-from samplers.results.scores import accuracy
+from samplers.scores import accuracy
 
 F64 = torch.float64
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -259,15 +259,15 @@ BAD = [
     ({"logits": torch.zeros(2, 1)}, r"the logits \(2, 1\) are of one class"),
     ({"logits": torch.zeros(2, 3, dtype=torch.int64)}, r"the logits are torch.int64"),
     ({"logits": torch.zeros(2, 3, dtype=torch.complex64)}, r"the logits are torch.complex64"),
-    ({"logits": "hot"}, r"the logits are no numbers"),
-    ({"logits": None}, r"the logits are no numbers"),
+    ({"logits": "hot"}, r"the logits are not numbers"),
+    ({"logits": None}, r"the logits are not numbers"),
     ({"logits": torch.tensor([[0.0, math.nan, 0.0]] * 2)}, "the logits are not finite. Leave out chains that diverged"),
     ({"logits": torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -math.inf]])}, "the logits are not finite"),
     *[({"weight": w}, "a weight is not a number > 0") for w in (0, -1.0, math.nan, math.inf, torch.tensor(0.0))],
     ({"logits": torch.zeros(2, 2, 3), "weight": [1.0, 0.0]}, "a weight is not a number > 0"),
     ({"logits": torch.zeros(2, 2, 3), "weight": [1.0] * 3}, r"the weights have the shape \(3,\), the draws \(2,\)"),
     ({"weight": [1.0, 1.0]}, r"the weights have the shape \(2,\), the draws \(\)"),
-    ({"weight": "heavy"}, "the weights are no numbers"),
+    ({"weight": "heavy"}, "the weights are not numbers"),
 ]
 
 

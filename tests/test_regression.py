@@ -53,7 +53,7 @@ def test_the_crps_is_the_integral_of_its_definition():
 
 def test_the_crps_does_not_depend_on_how_pairs_are_cut(monkeypatch):
     whole = crps(F, Y, noise_variance=NOISE)
-    monkeypatch.setattr("samplers.results.regression.AT_ONCE", 100)
+    monkeypatch.setattr("samplers.scores.AT_ONCE", 100)
     torch.testing.assert_close(crps(F, Y, noise_variance=NOISE), whole)
 
 

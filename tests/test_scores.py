@@ -9,7 +9,7 @@ import torch
 from devices import DEVICES
 
 from recipe.errors import RecipeError
-from samplers.results.scores import (
+from samplers.scores import (
     accuracy,
     brier,
     expected_calibration_error,
@@ -129,7 +129,7 @@ def test_scores_do_not_depend_on_the_order_of_data():
         ([0, 1, -1], "the labels go from -1 to 1, for 2 classes"),
         ([0.0, 1.0, 1.0], "the labels are torch.float64"),
         ([True, False, True], "the labels are torch.bool"),
-        (["cat", "dog", "dog"], "the labels are no numbers"),
+        (["cat", "dog", "dog"], "the labels are not numbers"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(score, labels, message):
@@ -221,7 +221,7 @@ def test_infinite_scores_have_their_place():
         ([1.0], [[1.0]], r"the scores outside have the shape \(1, 1\)"),
         (1.0, [1.0], r"the scores inside have the shape \(\)"),
         ([1.0], [0.0, math.nan], "a score outside is nan"),
-        ([1.0], ["high"], "the scores are no numbers"),
+        ([1.0], ["high"], "the scores are not numbers"),
     ],
 )
 def test_scores_that_cannot_be_ranked_are_refused(area, inside, outside, message):

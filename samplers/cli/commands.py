@@ -189,7 +189,7 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
     if out is not None and Path(out).is_file() and not _is_of_draws(Path(out)):
         raise RecipeError(f"--out {out}", "it exists, and is not a file of draws", do="Choose another name.")
     if plot is not None and Path(plot).suffix not in PICTURES:
-        raise RecipeError(f"--plot {plot}", "it is no picture by its name", do=f"End it in {', '.join(PICTURES)}.")
+        raise RecipeError(f"--plot {plot}", "its name is not that of a picture", do=f"End it in {', '.join(PICTURES)}.")
 
 
 def _is_of_draws(path: Path) -> bool:

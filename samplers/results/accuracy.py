@@ -74,7 +74,7 @@ class Accuracy(Findings):
     """The errors of draws, figures by statistic, and a verdict; `print` shows the worst of many.
 
     `ok` is True where the Monte Carlo error is the largest, False where a bias is, None where figures are doubted or a
-    larger bias may be there unseen. `pairs`: the chains behind the biases, None where there are no biases; `advice`: a
+    larger bias may be unseen. `pairs`: the chains behind the biases, None where there are no biases; `advice`: a
     cure by source; `divergence`: that of the law of the draws from exp(-H/T), of all blocks.
 
     >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
@@ -157,7 +157,7 @@ class Accuracy(Findings):
         others = [f"{SOURCES[name]}: {size:.2g} sd." for name, size in sizes.items() if name != source and size]
         parts += [other[0].upper() + other[1:] for other in others]
         if self.resolution > sizes[source]:
-            parts.append(f"Biases below {self.resolution:.2g} sd may be there unseen: pass more chains or steps.")
+            parts.append(f"Biases below {self.resolution:.2g} sd would be unseen: pass more chains or steps.")
         return " ".join(parts)
 
     @property

@@ -27,7 +27,7 @@ def tensor_of(where: str, what: str, value: Any, *, do: str = "Pass a tensor.") 
     try:  # by numpy, whose reals are float64: 0.1 in a list is not rounded to float32
         return (value if torch.is_tensor(value) else torch.from_numpy(np.array(value))).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(where, f"{what} are no numbers ({error})", do=do) from error
+        raise RecipeError(where, f"{what} are not numbers ({error})", do=do) from error
 
 
 def expanded(where: str, name: str, x: torch.Tensor, shape: torch.Size, each: str) -> torch.Tensor:

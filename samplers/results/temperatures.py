@@ -159,7 +159,7 @@ def _numbers(where: str, values: Any) -> torch.Tensor:
     """A tensor of finite numbers in float64."""
     x = tensor_of(where, "these", values, do="Give tensors, or dicts of them by name.").to(torch.float64)
     if not x.numel():
-        raise RecipeError(where, "there are no numbers", do=FINITE)
+        raise RecipeError(where, "there are not numbers", do=FINITE)
     if not x.isfinite().all():
         raise RecipeError(where, "a number is not finite", do=FINITE)
     return x

@@ -40,7 +40,7 @@ class Diagnosis(Findings):
     """The diagnosis of a drift: `.ok` if exp(-H/T) is invariant, with no residual and no monomial that drifts.
 
     `Q`: the curl behind the drift, None where there is none or none was found. `residual`: (L* rho)/rho of rho =
-    exp(-H/T). `results`: the generator checks, one per monomial, empty where there are no numbers. `worst`: the
+    exp(-H/T). `results`: the generator checks, one per monomial, empty where there are not numbers. `worst`: the
     monomial phi of the largest |E[L phi]|, and E[L phi] in units of E|f . grad phi| + E|T D : hess phi|. `heating`: the
     rate of each part of H, by its blocks. `missing`: terms to add to the rows of the drift, {} where no simple terms
     are found.

@@ -243,9 +243,9 @@ def chain_steps(place, name, energy, backend):
 def of_jax_scan(place):
     """The same of SGLD written in jax."""
     try:
-        from bench import of_jax
+        from speed.trajectories import of_jax
 
-        run = of_jax(lambda t: t[0] ** 2 / 2 + 5 * (t[1] - t[0] ** 2) ** 2, 2, place.chains, place.trials, 0.01)
+        run = of_jax(lambda t: t[0] ** 2 / 2 + 5 * (t[1] - t[0] ** 2) ** 2, 2, place.chains, place.trials)
         run(0)
         began = time.perf_counter()
         run(1)
