@@ -1,7 +1,7 @@
 """Results: rows of question, answer, verdict and cure, as text, as an HTML table, as plain data; the certificate."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from html import escape
 from math import isfinite
@@ -86,6 +86,17 @@ class Findings(ABC):
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         return f"<table><caption>{escape(self.title)}</caption>{table}</table>{notes}"
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table, its columns two spaces apart.
+
+    >>> aligned([("name", "law"), ("sgld", "exact")])
+    ['name  law', 'sgld  exact']
+    """
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def record(x: Any) -> dict[str, Any]:

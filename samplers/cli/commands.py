@@ -10,6 +10,7 @@ import integrators
 from integrators.relaxation import relaxation_steps
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
+from recipe.results import aligned
 
 from ..files import regular
 from ..stock import catalogue
@@ -40,8 +41,7 @@ def list_recipes() -> Answer:
         for name, R in catalogue.items()
     ]
     table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    return Answer(rows, "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table))
+    return Answer(rows, "\n".join(aligned(table)))
 
 
 def show(name: str, work: bool = False) -> Answer:

@@ -11,7 +11,7 @@ import torch
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError
-from recipe.results import Findings, Row
+from recipe.results import Findings, Row, aligned
 
 from .divergence import Divergence
 from .pairs import Pairs
@@ -80,7 +80,7 @@ class Accuracy(Findings):
     >>> figure = Figure("theta", "mean", 1.0, scale=2.0, monte_carlo=0.1, step=0.5, step_error=0.01)
     >>> print(Accuracy((figure,), None, {"step": "Halve it."}, 1.0))
     statistic   value  Monte Carlo  bias of the step  bias of minibatches
-    theta mean      1          0.1       0.5 +- 0.01                    0
+    theta mean  1      0.1          0.5 +- 0.01       0
     The bias of the step is the largest: 0.25 standard deviations (theta mean). Halve it. Monte Carlo error: 0.05 sd.
     """
 
@@ -189,12 +189,8 @@ class Accuracy(Findings):
     def __str__(self) -> str:
         most = {f: max(self.size(f, source) for source in SOURCES) for f in self.figures}
         worst = set(sorted(self.figures, key=lambda f: -most[f])[:SHOWN])
-        rows: list[tuple[str, ...]] = [("statistic", "value", "Monte Carlo", "bias of the step", "bias of minibatches")]
-        rows += [_row(f) for f in self.figures if f in worst]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = []
-        for title, *cells in rows:
-            lines.append("  ".join([title.ljust(widths[0]), *(x.rjust(w) for x, w in zip(cells, widths[1:]))]))
+        head = "statistic", "value", "Monte Carlo", "bias of the step", "bias of minibatches"
+        lines = aligned([head, *(_row(f) for f in self.figures if f in worst)])
         if len(self.figures) > SHOWN:
             lines.append(f"the worst {SHOWN} of {len(self.figures)}")
         return "\n".join([*lines, self.title, *self.notes])

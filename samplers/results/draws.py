@@ -12,6 +12,7 @@ import torch
 
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
+from recipe.results import aligned
 
 from ..files import storage
 from . import plots
@@ -105,12 +106,8 @@ class Draws(Mapping):
         return len(self._values)
 
     def __repr__(self) -> str:
-        shapes = {name: str(tuple(value.shape[2:])) for name, value in self.items()}
-        name_width, shape_width = (max(map(len, column)) for column in zip(*shapes.items()))
-        lines = [self._title()]
-        for name, value in self.items():
-            dtype = str(value.dtype).removeprefix("torch.")
-            lines.append(f"  {name:{name_width}}  {shapes[name]:{shape_width}}  {dtype}")
+        rows = [(name, str(tuple(x.shape[2:])), str(x.dtype).removeprefix("torch.")) for name, x in self.items()]
+        lines = [self._title(), *(f"  {line}" for line in aligned(rows))]
         if self.diverged:
             lines.append(f"  diverged: {named(self.diverged, 'at step')}")
         report = self.info.get("report") if self._report is None else self._report.verdict

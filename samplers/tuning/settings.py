@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recipe.results import aligned
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -22,7 +24,6 @@ class Settings:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        width = max(map(len, self.reasons))
-        return "\n".join([f"{self.recipe}, tuned", *(f"  {name:{width}}  {why}" for name, why in self.reasons.items())])
+        return "\n".join([f"{self.recipe}, tuned", *(f"  {line}" for line in aligned(self.reasons.items()))])
 
     __repr__ = __str__
