@@ -92,7 +92,7 @@ def _mean_square(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PairedRun:
-    """A finished run that can be repeated in pairs: an `Again` of `samplers.results.pairs`.
+    """A finished run that can be repeated in pairs, for `Draws.accuracy` and `Draws.report`.
 
     `state`: the last state of its chains by block; `compiled(recipe)` compiles its step for another recipe, `remaking`
     its step with work; `exchanges`: whether its chains swapped states with other temperatures.
