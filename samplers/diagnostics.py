@@ -137,11 +137,8 @@ def _checked(points: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, 
     tensors = torch.is_tensor(points) and torch.is_tensor(scores)
     if not tensors or points.dim() != 2 or points.shape != scores.shape:
         kinds = [str(tuple(x.shape)) if torch.is_tensor(x) else type(x).__name__ for x in (points, scores)]
-        raise RecipeError(
-            KSD,
-            f"points and scores are both (n, dim), got {' and '.join(kinds)}",
-            do="Flatten chains and draws: draws['theta'].reshape(-1, dim).",
-        )
+        what = f"points and scores are both (n, dim), got {' and '.join(kinds)}"
+        raise RecipeError(KSD, what, do="Flatten chains and draws: draws['theta'].reshape(-1, dim).")
     n, dim = points.shape
     if n < 2 or dim < 1:
         raise RecipeError(KSD, f"there are {n} points of {dim} coordinates", do="Give at least two points.")

@@ -78,11 +78,8 @@ def paired(one: Any, other: Any) -> Difference:
     """
     a, b = (tensor_of("paired", "the scores", x).to("cpu", torch.float64) for x in (one, other))
     if a.dim() != 1 or a.shape != b.shape or len(a) < 2:
-        raise RecipeError(
-            "paired",
-            f"the scores have the shapes {tuple(a.shape)} and {tuple(b.shape)}",
-            do="Pass one number per datum of each, for the same data.",
-        )
+        what = f"the scores have the shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        raise RecipeError("paired", what, do="Pass one number per datum of each, for the same data.")
     if not (a.isfinite() & b.isfinite()).all():
         raise RecipeError("paired", "a score is not finite", do="Leave out what was not predicted.")
     gaps = a - b
@@ -316,18 +313,12 @@ def _labelled(where: str, probabilities: Any, labels: Any) -> tuple[torch.Tensor
     if y.dtype == torch.bool or y.is_floating_point() or y.is_complex():
         raise RecipeError(where, f"the labels are {y.dtype}", do="Pass integers: labels.long().")
     if p.dim() != 2 or y.shape != p.shape[:1]:
-        raise RecipeError(
-            where,
-            f"the probabilities have the shape {tuple(p.shape)}, the labels {tuple(y.shape)}",
-            do="Pass (data, classes) and (data,).",
-        )
+        what = f"the probabilities have the shape {tuple(p.shape)}, the labels {tuple(y.shape)}"
+        raise RecipeError(where, what, do="Pass (data, classes) and (data,).")
     y = y.to(p.device, torch.int64)
     if y.min() < 0 or y.max() >= p.shape[-1]:
-        raise RecipeError(
-            where,
-            f"the labels go from {int(y.min())} to {int(y.max())}, for {p.shape[-1]} classes",
-            do="Count the classes from 0.",
-        )
+        what = f"the labels go from {int(y.min())} to {int(y.max())}, for {p.shape[-1]} classes"
+        raise RecipeError(where, what, do="Count the classes from 0.")
     return p, y
 
 
@@ -335,11 +326,8 @@ def _scores(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.
     both = [tensor_of(where, "the scores", x) for x in (inside, outside)]
     for name, x in zip(("inside", "outside"), both):
         if x.dim() != 1 or not len(x):
-            raise RecipeError(
-                where,
-                f"the scores {name} have the shape {tuple(x.shape)}",
-                do="Pass one number per datum, and at least one.",
-            )
+            what = f"the scores {name} have the shape {tuple(x.shape)}"
+            raise RecipeError(where, what, do="Pass one number per datum, and at least one.")
         if x.isnan().any():
             raise RecipeError(where, f"a score {name} is nan", do="Leave out what was not predicted.")
     return both[0].double(), both[1].to(both[0].device).double()
@@ -358,10 +346,7 @@ def _mixture(where: str, predictions: Any, y: Any, noise: Any) -> tuple[torch.Te
     f = checked(where, "predictions", predictions, last="outputs").to(torch.float64)
     target = checked(where, "targets", y, last="outputs").to(f.device, torch.float64)
     if target.shape != f.shape[-2:]:
-        raise RecipeError(
-            where,
-            f"the predictions have the shape {tuple(f.shape)}, the targets {tuple(target.shape)}",
-            do="Pass (..., data, outputs) and (data, outputs).",
-        )
+        what = f"the predictions have the shape {tuple(f.shape)}, the targets {tuple(target.shape)}"
+        raise RecipeError(where, what, do="Pass (..., data, outputs) and (data, outputs).")
     variance = noise_variances(where, noise, f)
     return f.reshape(-1, *target.shape), target, variance.reshape(-1, *target.shape)

@@ -37,11 +37,8 @@ def mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torc
             array = np.memmap(file, dtype=like.numpy().dtype, mode="r+", shape=shape)
             return torch.from_numpy(array), array
     except OSError as error:
-        raise RecipeError(
-            str(path),
-            f"there is no room for {size} bytes of draws ({error.strerror or error})",
-            do="Choose another folder, or a larger thin.",
-        ) from error
+        what = f"there is no room for {size} bytes of draws ({error.strerror or error})"
+        raise RecipeError(str(path), what, do="Choose another folder, or a larger thin.") from error
 
 
 def check_whole(path: Path, values: torch.Tensor) -> None:
@@ -60,11 +57,8 @@ it. Restore the file from a copy, or start in another folder.
     size = regular.size_of(path)
     if size != expected:
         now = "is gone" if size is None else f"has {size} bytes"
-        raise RecipeError(
-            str(path),
-            f"it {now}, the run has made it of {expected}: somebody has cut or replaced it",
-            do="Restore the file from a copy, or start in another folder.",
-        )
+        what = f"it {now}, the run has made it of {expected}: somebody has cut or replaced it"
+        raise RecipeError(str(path), what, do="Restore the file from a copy, or start in another folder.")
 
 
 def private(path: Path, like: torch.Tensor) -> torch.Tensor:

@@ -199,11 +199,8 @@ class Store:
         for name in {**mine, **other}:
             if json.dumps(mine.get(name)) != json.dumps(other.get(name)):
                 here, there = _first_difference(mine.get(name), other.get(name))
-                raise RecipeError(
-                    str(self.folder),
-                    f"it holds a run of {name} = {there}, this one has {here}",
-                    do="Give the settings of that run, or choose another folder.",
-                )
+                what = f"it holds a run of {name} = {there}, this one has {here}"
+                raise RecipeError(str(self.folder), what, do="Give the settings of that run, or choose another folder.")
 
 
 def _first_difference(mine: Any, other: Any) -> tuple[Any, Any]:

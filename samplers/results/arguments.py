@@ -67,11 +67,8 @@ def distributions(where: str, probabilities: Any) -> torch.Tensor:
     rounding = max(1e-4, 4 * torch.finfo(p.dtype).eps)
     p = p.to(torch.float64)
     if (p < 0).any() or ((p.sum(-1) - 1).abs() > rounding).any():
-        raise RecipeError(
-            where,
-            "the probabilities of a datum are below 0 or do not sum to 1",
-            do="Pass logits.softmax(-1), not logits or their logarithms.",
-        )
+        what = "the probabilities of a datum are below 0 or do not sum to 1"
+        raise RecipeError(where, what, do="Pass logits.softmax(-1), not logits or their logarithms.")
     return p.clamp(max=1)
 
 

@@ -74,11 +74,8 @@ class Draws(Mapping):
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         sizes = {shape[:2] for shape in shapes.values()}
         if len(sizes) != 1 or len(*sizes) != 2:
-            raise RecipeError(
-                "draws",
-                f"the blocks have the shapes {shapes}",
-                do="Shape each (chains, draws, ...), with the same chains and draws.",
-            )
+            what = f"the blocks have the shapes {shapes}"
+            raise RecipeError("draws", what, do="Shape each (chains, draws, ...), with the same chains and draws.")
         self._values = {name: value.detach() for name, value in values.items()}
         try:
             self._info = json.loads(json.dumps(dict(info)))
@@ -230,11 +227,8 @@ class Draws(Mapping):
         f = values if function is None else function(values)
         if not torch.is_tensor(f) or f.shape[:2] != values.shape[:2]:
             got = f"shape {tuple(f.shape)}" if torch.is_tensor(f) else type(f).__name__
-            raise RecipeError(
-                "draws, average",
-                f"the function turns shape {tuple(values.shape)} into {got}",
-                do="Keep the axes of chains and draws: pass torch.square, say.",
-            )
+            what = f"the function turns shape {tuple(values.shape)} into {got}"
+            raise RecipeError("draws, average", what, do="Keep the axes of chains and draws: pass torch.square, say.")
         h = torch.ones(self.draws, dtype=torch.float64, device="cpu") if self.step_sizes is None else self.step_sizes
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 

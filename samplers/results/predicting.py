@@ -54,11 +54,8 @@ def _of_module(module: torch.nn.Module, draws: Mapping[str, torch.Tensor]) -> Ca
     """A module as a function of its parameters and of rows, in eval mode."""
     names = {name for name, p in module.named_parameters() if p.requires_grad}
     if names != set(draws):
-        raise RecipeError(
-            WHERE,
-            f"the module has the parameters {sorted(names)}, the draws are of {sorted(draws)}",
-            do="Pass the module that the run began with, or a function of theta and rows.",
-        )
+        what = f"the module has the parameters {sorted(names)}, the draws are of {sorted(draws)}"
+        raise RecipeError(WHERE, what, do="Pass the module that the run began with, or a function of theta and rows.")
 
     def function(theta: dict[str, torch.Tensor], rows: Any) -> Any:
         was_training = module.training

@@ -80,11 +80,8 @@ class SWAG:
         """The numbers of a draw in float64, its tensors end to end, like those of the first draw."""
         tensors: Mapping = theta if isinstance(theta, Mapping) else {None: theta}
         if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
-            raise RecipeError(
-                "SWAG, add",
-                "a draw is a tensor of real numbers, or a dict of them by name",
-                do="Pass draws['theta'][chain, draw].",
-            )
+            what = "a draw is a tensor of real numbers, or a dict of them by name"
+            raise RecipeError("SWAG, add", what, do="Pass draws['theta'][chain, draw].")
         own = _in_words(tensors)
         if self.count and own != _in_words(self._like):
             what = f"the draw is {_shown(own)}, the draws before it {_shown(_in_words(self._like))}"
