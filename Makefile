@@ -48,7 +48,7 @@ clean:
 	rm -rf .venv out
 
 scorecard: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m samplers.testing.scorecard --out out/scorecard
+	OMP_NUM_THREADS=1 $(BIN)/python tests/scorecard.py --out out/scorecard
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json

@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
+from statements import interpret
 
 import integrators
-from samplers.testing.interpreter import flow_by_flow, interpret
+from samplers.testing.interpreter import flow_by_flow
 
 
 def state_of(recipe, chains=3, sites=2):

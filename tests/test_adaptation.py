@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from statements import interpret
 from sympy import Piecewise, Symbol, exp, sqrt
 
 import samplers
@@ -35,7 +36,7 @@ from samplers import PSGLD, SANTA, SGNHT, Phase, PSGLDGamma
 from samplers.running.schedules import Polynomial
 from samplers.testing.arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
-from samplers.testing.interpreter import flow_by_flow, interpret
+from samplers.testing.interpreter import flow_by_flow
 
 theta, p, other = vector("theta"), vector("p"), vector("v")
 U, n = potential(theta), total(1)

@@ -21,8 +21,9 @@ from recipe.errors import RecipeError
 from samplers import cli
 from samplers.cli import lookup
 from samplers.testing.audits import VERDICTS, audit
-from samplers.testing.audits.biases import likeness, limits, order
+from samplers.testing.audits.judgement import limits, order
 from samplers.testing.audits.laws import LAWS
+from samplers.testing.audits.measurements import likeness
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = dict(chains=2500, time=4.0)  # alpha: 1e-4, and less where the sampler is right

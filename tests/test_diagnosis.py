@@ -15,7 +15,7 @@ from recipe.algebra import vanishes
 from recipe.symbols import temperature as T
 from samplers.testing.cases import CASES
 from samplers.testing.diagnosis import diagnose
-from samplers.testing.generator import generator_defects
+from samplers.testing.generator import generator_at_one_site
 
 theta, p, v, xi = vector("theta"), vector("p"), vector("v"), scalar("xi")
 A, B, m, mu, c = (positive(name) for name in ("A", "B", "m", "mu", "c"))
@@ -98,7 +98,8 @@ def defects(name, drift, D):
     case = CASES[name]
     R = case.recipe
     values = case.parameters | {a.name: 0.45 if a.domain.name == "fraction" else 0.7 for a in R.adapted}
-    return generator_defects(drift, D, R.H, R.state, values=values | {"num_data": 3, "h": 0.1}, temperature=HOT)
+    values |= {"num_data": 3, "h": 0.1}
+    return generator_at_one_site(drift, D, R.H, R.state, values=values, temperature=HOT).defects()
 
 
 SMALL = {"psgld-gamma": 5e-3}  # its Gamma is small at every alpha near 1
@@ -293,7 +294,7 @@ def test_a_parameter_moves_the_numbers_and_so_does_the_energy():
 
     assert heat(parameters={"A": 2.0, "m": 0.5}) == pytest.approx(4)
     scores = [
-        generator_defects({theta: -2 * slope}, {theta: 1}, U, (theta,), energy=E)[theta**2]
+        generator_at_one_site([-2 * slope], ImmutableMatrix([[1]]), U, (theta,), energy=E).defects()[theta**2]
         for E in (None, Energy(theta, U=total(theta**4)))
     ]
     assert scores[0] != pytest.approx(scores[1], abs=1e-3)

@@ -16,7 +16,7 @@ from recipe.algebra import at_one_site
 from samplers import sample
 from samplers.testing import assert_stationary, check, diagnose
 from samplers.testing.features import features_of
-from samplers.testing.generator import generator_defects
+from samplers.testing.generator import generator_at_one_site
 from samplers.testing.interpreter import reflections, wrapped
 from samplers.testing.mutation import planted
 
@@ -241,7 +241,8 @@ def test_a_generator_has_its_law_for_functions_that_fit_the_ends():
     assert [str(f) for f in features] == ["cos(pi*(box/3 + 1/3))"]
     defects = {}
     for phi in (features, recipe.state):
-        found = generator_defects(recipe.drift, recipe.D, recipe.H, recipe.state, features=phi, degree=1)
+        generator = generator_at_one_site(recipe.drift, recipe.D, recipe.H, recipe.state)
+        found = generator.defects(features=phi, degree=1)
         defects[phi] = abs(next(iter(found.values())))
     assert defects[features] < 1e-9 < 0.05 < defects[recipe.state]
 

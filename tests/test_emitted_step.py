@@ -17,6 +17,7 @@ import torch
 from covering import EVERY_MECHANISM, covering
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from statements import interpret
 from sympy import (
     Abs,
     ImmutableMatrix,
@@ -82,7 +83,7 @@ from samplers.testing.arguments import (
     worst,
 )
 from samplers.testing.cases import CASES as STOCK
-from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
+from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
 from samplers.testing.properties import residual_is_zero
 from samplers.testing.strategies import recipes
 

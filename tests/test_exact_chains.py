@@ -16,13 +16,11 @@ from error_budget import CLAIMS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from integrators import noise, streams
-from integrators.work import ACCEPTED, DIRECTION, WORK
+from integrators import noise
+from integrators.work import ACCEPTED
 from recipe import RecipeError
-from recipe.symbols import num_data
-from samplers.testing.arguments import NUM_DATA, TEMPERATURE
 from samplers.testing.cases import CASES
-from samplers.testing.layers.chains import exact_start, moved_chains, noise_of
+from samplers.testing.layers.chains import accepted_chains, exact_start, moved_chains, noise_of
 from samplers.testing.layers.work import accepted_step
 from samplers.testing.strategies import recipes, schemes
 from samplers.testing.subject import subject_of
@@ -58,22 +56,8 @@ def moments_off(states, start, targets):
 
 def accepted_run(subject, step, energy, start, h, steps):
     """The states of steps that are accepted or rejected, of the same chains."""
-    chains = len(start[subject.recipe.state[0].name])
-    zero = torch.zeros(chains, dtype=torch.float64)
-    turn = noise.uniform(subject.seed, 0, streams.START, chains, (), dtype=torch.float64)
-    state = start | {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
-    functions = {}
-    if subject.recipe.potential is not None:
-        functions = {"gradient": subject.derivative(energy, 1), "value": subject.value(energy)}
-        functions |= subject.curvature(energy) if step.program.needs_curvature else {}
-    values = {name: x for name, x in subject.case.parameters.items() if name in step.parameters}
-    values |= {"num_data": NUM_DATA} if step.program.reads(num_data) else {}
-    states = []
-    for k in range(steps):
-        key = noise.Key(subject.seed, k)
-        state = step(state, h, noise=key, temperature=TEMPERATURE, **functions, **values)
-        states.append(state)
-    return states
+    keys = [noise.Key(subject.seed, k) for k in range(steps)]
+    return list(accepted_chains(subject, step, energy, start, h, keys))
 
 
 def plain_run(subject, energy, start, h, steps):

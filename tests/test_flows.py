@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
+from statements import interpret
 from sympy import Abs, E, Max, Min, Rational, cos, exp, lambdify, log, pi, sqrt, tanh
 
 from integrators import compile, flow_rules
@@ -35,7 +36,7 @@ from recipe.certificate import numeric
 from recipe.symbols import duration
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
-from samplers.testing.interpreter import braked, flow_by_flow, interpret
+from samplers.testing.interpreter import braked, flow_by_flow
 
 theta, p, xi, w = vector("theta"), vector("p"), scalar("xi"), vector("w", domain="positive")
 x = scalar("x", domain="positive")

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate
+from statements import interpret
 from sympy import exp, log
 
 import samplers
 from integrators import compile
 from recipe import Recipe, RecipeError, by_category, gibbs, laws, positive, potential, refresh, scalar, total, vector
 from samplers.testing.arguments import by_oracle, called, inputs, worst
-from samplers.testing.interpreter import Chain, flow_by_flow, interpret
+from samplers.testing.interpreter import Chain, flow_by_flow
 from samplers.testing.quadrature import gamma as laguerre
 
 theta, p = vector("theta"), vector("p")

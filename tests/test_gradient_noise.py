@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from covering import covering
+from many_steps import SchemeLaw, normal
 from test_linear_law import HERE, TABLE, WORDS
 
 from integrators import compile
 from integrators.linear_law import linear_chain
 from samplers import ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal, PreconditionedSGLD
-from samplers.testing.many_steps import SchemeLaw, normal
 from samplers.testing.mutation import planted
 
 

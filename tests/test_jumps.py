@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from statements import interpret
 from sympy import sqrt
 
 from integrators import compile
 from recipe import Recipe, RecipeError, positive, potential, real, refresh, scalar, total, vector
 from samplers import SGNHT, RandomisedHMC, SGHMCSAGibbs, SGLDSAClassificationGibbs, SGLDSAGibbs
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
-from samplers.testing.interpreter import Chain, flow_by_flow, interpret
+from samplers.testing.interpreter import Chain, flow_by_flow
 
 theta, p, gamma = vector("theta"), vector("p"), vector("gamma", domain="binary")
 xi, z = scalar("xi"), scalar("z", domain="binary")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from covering import covering, slow
 from error_budget import CLAIMS, Z, beyond
+from many_steps import CoordinateLaw, normal
 
 from integrators import compile
 from samplers import (
@@ -27,7 +28,6 @@ from samplers import (
     SGHMCSAMarginal,
     SGLDSAClassification,
 )
-from samplers.testing.many_steps import CoordinateLaw, normal
 from samplers.testing.mutation import planted
 from samplers.testing.quadrature import gaussian
 

@@ -11,8 +11,8 @@ from sympy import Symbol, tanh
 from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, vector
 from samplers import catalogue
 from samplers.testing import LAYERS, assert_stationary, check
-from samplers.testing.composed import Composition
 from samplers.testing.grids import Unresolved
+from samplers.testing.laws import Composition
 from samplers.testing.metropolis import metropolis
 from samplers.testing.mutation import Mutant, wrong_recipes
 from samplers.testing.sites import sites_of

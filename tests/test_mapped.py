@@ -7,6 +7,7 @@ import pytest
 import torch
 from covering import covering
 from error_budget import CLAIMS, standard_score
+from statements import interpret
 from sympy import Abs, Symbol, diff, exp, log, simplify, sin, sinh, sqrt, symbols, tanh
 
 import integrators
@@ -28,7 +29,7 @@ from recipe import (
     vector,
 )
 from samplers.target.coordinates import Sitewise, map_of
-from samplers.testing.interpreter import flow_by_flow, interpret
+from samplers.testing.interpreter import flow_by_flow
 
 theta, z, p = vector("theta"), vector("z"), vector("p")
 above = vector("theta", domain="positive")

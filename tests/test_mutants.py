@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 from covering import slow
+from scorecard import alarms, is_equivalent, main
+from unsound import KINDS, unsound_recipes
 
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS
 from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
-from samplers.testing.scorecard import alarms, is_equivalent, main
 from samplers.testing.subject import subject_of
-from samplers.testing.unsound import KINDS, unsound_recipes
 
 
 @pytest.mark.parametrize(

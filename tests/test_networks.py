@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
+from orders import slopes
 from torch import nn
 
 import samplers
 from integrators import compile, metropolised
 from integrators.networks import derivative_of, network
 from recipe import Energy, Recipe, RecipeError, function, grad, potential, total, vector
-from samplers.testing.one_step import slopes
 from samplers.testing.properties import emitted_equals_interpreted, pieces_sum_to_the_sde
 from samplers.testing.quadrature import gaussian
 

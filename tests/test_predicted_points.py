@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from orders import slopes
 from sympy import symbols
 
 import integrators
@@ -20,7 +21,6 @@ from integrators.program import Draw, Gradient, Let, verify
 from integrators.variates import Normal
 from recipe import Energy, Recipe, RecipeError, numerical, positive, potential, scalar, total, vector
 from samplers import UnderdampedLangevin
-from samplers.testing.one_step import slopes
 from samplers.testing.properties import emitted_equals_interpreted, pieces_sum_to_the_sde
 from samplers.testing.quadrature import gaussian
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from statements import interpret
 from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, zeta
 from zoo import GENERALISED_LANGEVIN, HAMILTONIAN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
@@ -32,7 +33,7 @@ from recipe import (
     vector,
 )
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, SGRLDDense, UnderdampedLangevin
-from samplers.testing.interpreter import Chain, flow_by_flow, interpret, van_loan
+from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
 
 theta, p, xi, x, y, px, py = (*map(vector, ("theta", "p")), *map(scalar, ("xi", "x", "y", "px", "py")))
 U, n = potential(theta), total(1)

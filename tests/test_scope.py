@@ -6,6 +6,7 @@ theta is (chains, sites), the tensors end to end; a scalar block is (chains, ten
 import numpy as np
 import pytest
 import torch
+from statements import interpret
 from sympy import Symbol, sqrt
 
 import samplers
@@ -29,7 +30,7 @@ from recipe import (
 from samplers import ISGD, PSGLD, SGNHT, RandomisedHMC, SGRLDDense
 from samplers.testing.arguments import by_oracle, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
-from samplers.testing.interpreter import flow_by_flow, interpret
+from samplers.testing.interpreter import flow_by_flow
 
 SIZES = [2, 1, 4]
 SITES, CHAINS = sum(SIZES), 5

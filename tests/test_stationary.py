@@ -16,6 +16,7 @@ import pytest
 import torch
 from covering import EVERY_MECHANISM, covering
 from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
+from many_steps import CoordinateLaw, SchemeLaw, normal
 from zoo import BANANA
 
 import integrators
@@ -23,7 +24,6 @@ import samplers
 from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
-from samplers.testing.many_steps import CoordinateLaw, SchemeLaw, normal
 from samplers.testing.mutation import planted
 
 T = 0.8
@@ -99,7 +99,7 @@ class Run:
     scheme: str | None = None
     curvature: object = None
     coupling: object = None  # an energy of the coordinates, beside those of their laws
-    chart: tuple = (None, lambda *z: z)  # from coordinates to blocks and back, where they differ
+    chart: tuple = (lambda *z: z, lambda *z: z)  # from coordinates to blocks and back, where they differ
     start: object = None  # (generator, shape) -> blocks drawn from exp(-H/T), theta alone if left out
     temperature: float = T
     degree: int = 6

@@ -409,9 +409,8 @@ def test_the_adaptations_are_the_papers(name, k):
     R = case.recipe
     state, _, parameters = inputs(step, 4, (3,), seed=k)
     parameters |= {"step_number": k, "a": 1.7, "b": 2.2 if name != "sgfs" else parameters["b"]}
-    chain = Chain(R, state, own_step_size(step), parameters)
-    chain.at |= chain.derivatives(gradient)
-    chain.at |= {o: chain.observed(case.observe[o.name], o) for o in R.observations}
+    chain = Chain(R, state, own_step_size(step), parameters | {"gradient": gradient, "observe": case.observe})
+    chain.at |= chain.derivatives() | {o: chain.observed(o) for o in R.observations}
     known = {s.name: chain.at[s] for s in (*R.entries, *R.parameters, *R.observations)}
     at = SimpleNamespace(**known, g=chain.at[grad(R.potential)], N=chain.at[num_data], k=chain.at[step_number])
     expected = adaptations(name, at)

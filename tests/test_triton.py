@@ -22,8 +22,8 @@ from integrators.noise import Key, philox
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
 from samplers import MALA, SGNHT
 from samplers.testing import check
+from samplers.testing.arguments import stepped
 from samplers.testing.cases import CASES
-from samplers.testing.devices import stepped
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 

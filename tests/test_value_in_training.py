@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from covering import covering
+from statements import interpret
 from sympy import log
 from test_value_of_U import Levelled, Tempered, U, theta
 from zoo import CONTOUR, zeta
@@ -15,7 +16,6 @@ import samplers
 from integrators import compile
 from recipe import Recipe, RecipeError, total, vector
 from samplers import Optimizer
-from samplers.testing.interpreter import interpret
 
 DATA = 10
 START = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
+from orders import slopes
 from same_step import all_ways_agree
 from sympy import log, symbols
 from zoo import CONTOUR
@@ -13,7 +14,6 @@ import samplers
 from integrators import compile
 from integrators.flow import reads_U
 from recipe import Energy, Recipe, RecipeError, adapted, numerical, potential, scalar, vector
-from samplers.testing.one_step import slopes
 from samplers.testing.properties import emitted_equals_interpreted, pieces_sum_to_the_sde
 
 theta, xi = vector("theta"), scalar("xi")

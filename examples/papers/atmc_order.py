@@ -25,7 +25,7 @@ from recipe import Energy
 from samplers.testing import audit
 from samplers.testing.mutation import planted
 from samplers.testing.one_step import defect
-from samplers.testing.quadrature import boltzmann, gaussian, thermostat
+from samplers.testing.quadrature import boltzmann, gaussian
 
 WORDS = ("F A'", "F A' F", "B A' O A' B")
 RATE = "xi + torch.clamp(Dmin - xi, min=0)"  # beta in the emitted text
@@ -49,7 +49,7 @@ def order(study: Study, word: str, error: str = "") -> dict:
     law = {
         "theta": boltzmann(lambda x: x**4 / 4 + x**2 / 2, 1.0, -4.3, 4.3, 40),
         "p": gaussian(0, M, 8),
-        "xi": thermostat(0, 1 / MU, DMIN, 9),
+        "xi": boltzmann(lambda x: x**2 / 2, 1 / MU, -8.5 * MU**-0.5, 8.5 * MU**-0.5, 18, [DMIN]),
     }
     sizes = STEP_SIZES if not error else (1e-3, 5e-4)
     norms = [

@@ -1,22 +1,30 @@
-"""Arguments for calls of a step, alike in numpy and in torch, and the error of the resulting state."""
+"""Calls of a step with random arguments, alike in numpy and in torch, and the error of the resulting state."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+import integrators
+from integrators.backends.loading import load
+from integrators.backends.torch import value_module
 from integrators.operators import Field
 from integrators.step import Step
+from recipe import Energy, Recipe, grad, potential, scalar, vector
 from recipe.domains import NAMED, Domain
 from recipe.operators import Operator
+from recipe.symbols import Block
 
 from .cases import case_of
-from .devices import stepped
 
 STEP_SIZE, TEMPERATURE, NUM_DATA = 0.13, 1.25, 3
 Values = dict[str, Any]
+
+
+# ---- random arguments
 
 
 def led_into(domain: Domain, x: Any) -> Any:
@@ -41,10 +49,6 @@ class Inputs(NamedTuple):
     noise: Values
     parameters: Values
 
-    def each(self, change: Callable[[str, Any], Any]) -> "Inputs":
-        """Inputs with every array replaced by change(name, array)."""
-        return Inputs(*({k: change(k, v) if _is_array(v) else v for k, v in part.items()} for part in self))
-
     @property
     def tensors(self) -> "Inputs":
         """The inputs as torch float64 tensors."""
@@ -52,86 +56,70 @@ class Inputs(NamedTuple):
 
 
 def inputs(
-    step: Step, chains: int, shape: tuple[int, ...], seed: int = 0, sizes: Sequence[int] | None = None
+    step: Step,
+    chains: int = 4,
+    shape: tuple[int, ...] = (3,),
+    seed: int = 0,
+    sizes: Sequence[int] | None = None,
+    *,
+    varied: bool = False,
 ) -> Inputs:
-    """A random state and noise, and the parameters of the recipe's case, all away from 0 and 1, numpy float64.
+    """A random state and noise inside of their domains, and parameters away from 0 and 1, numpy float64.
 
     Vector blocks are (chains, *shape), scalar blocks (chains,), or (chains, tensors) where `sizes`, the number of sites
-    of each tensor, are given; parameters per site are of `shape`.
+    of each tensor, are given; parameters per site are of `shape`. Parameters are those of the recipe's case; `varied`
+    ones are within a quarter of their default, or anywhere in their domain.
 
     >>> import integrators
     >>> from samplers import SGNHT
-    >>> at = inputs(integrators.compile(SGNHT), chains=2, shape=(3,))
+    >>> at = inputs(integrators.compile(SGNHT), chains=2)
     >>> at.state["theta"].shape, at.state["xi"].shape, sorted(at.noise)
     ((2, 3), (2,), ['p'])
     """
     random = np.random.default_rng(seed)
     values = case_of(step.recipe).parameters
-    state, noise = _state_and_noise(step, random, chains, shape, sizes)
-    parameters = {
-        s.name: value_of(s, random, shape)
-        if isinstance(s, Operator)
-        else values[s.name] * (random.uniform(0.6, 1.4, shape) if s.per and shape else 1.0)
-        for s in step.recipe.parameters
-    }
-    step_number = 7 if shape else 2
-    return Inputs(state, noise, parameters | _of_the_step(step_number))
-
-
-def varied_inputs(step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), seed: int = 0) -> Inputs:
-    """`inputs` with parameters that vary with the seed: within a quarter of the default, or anywhere in the domain.
-
-    >>> import integrators
-    >>> from samplers import SGNHT
-    >>> one, other = (varied_inputs(integrators.compile(SGNHT), seed=seed).parameters["A"] for seed in (1, 2))
-    >>> one != other and one > 0
-    True
-    """
-    random = np.random.default_rng(seed)
-    state, noise = _state_and_noise(step, random, chains, shape)
-
-    def parameter(s):
-        if isinstance(s, Operator):
-            return value_of(s, random, shape)
-        around = random.uniform(0.8, 1.25, shape if s.per else ())
-        value = led_into(NAMED[s.sign], random.normal(0.3, 0.8)) if s.default is None else s.default
-        value = np.minimum(value * around, 1) if s.sign == "fraction" else value * around
-        return value if s.per and shape else float(value)
-
-    parameters = {s.name: parameter(s) for s in step.recipe.parameters}
-    return Inputs(state, noise, parameters | _of_the_step(step_number=2))
-
-
-def _state_and_noise(step, random, chains, shape, sizes=None):
-    """Random arrays for every block, inside the domain, and for every draw."""
 
     def size(block):
         if block.is_vector:
             return chains, *shape
         return (chains, len(sizes)) if sizes else (chains,)
 
+    def parameter(s):
+        of_sites = shape if s.per else ()
+        if isinstance(s, Operator):
+            return _value_of(s, random, shape)
+        if not varied:
+            return values[s.name] * (random.uniform(0.6, 1.4, of_sites) if of_sites else 1.0)
+        around = random.uniform(0.8, 1.25, of_sites)
+        value = around * (led_into(NAMED[s.sign], random.normal(0.3, 0.8)) if s.default is None else s.default)
+        value = np.minimum(value, 1) if s.sign == "fraction" else value
+        return value if of_sites else float(value)
+
     state = {b.name: led_into(b.domain, random.normal(0.3, 0.8, size(b))) for b in step.recipe.entries}
-    return state, {d.name: drawn_for(d, random, size(d)) for d in step.program.draws}
+    noise = {d.name: _drawn_for(d, random, size(d)) for d in step.program.draws}
+    parameters = {s.name: parameter(s) for s in step.recipe.parameters}
+    parameters |= {"temperature": TEMPERATURE, "num_data": NUM_DATA, "step_number": 7 if shape and not varied else 2}
+    return Inputs(state, noise, parameters)
 
 
-def value_of(operator: Operator, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+def _value_of(operator, random, shape):
     """A random matrix of the kind of an operator; for an operator of theta, A + B (1 + tanh(w theta)/2)."""
-    A = matrix(operator, random, math.prod(shape))
+    A = _matrix(operator, random, math.prod(shape))
     if operator.at is None:
         return A
-    B = matrix(operator, random, math.prod(shape))
+    B = torch.tensor(_matrix(operator, random, math.prod(shape)))
     w = torch.tensor(random.normal(size=math.prod(shape)))
 
-    def slope(theta: torch.Tensor) -> torch.Tensor:
+    def slope(theta):
         return (1 - torch.tanh(w @ theta.reshape(-1)) ** 2) / 2
 
     return Field(
-        lambda theta: torch.tensor(A) + torch.tensor(B) * (1 + torch.tanh(w @ theta.reshape(-1)) / 2),
-        divergence=lambda theta: ((torch.tensor(B) @ w) * slope(theta)).reshape(theta.shape),
+        lambda theta: torch.tensor(A) + B * (1 + torch.tanh(w @ theta.reshape(-1)) / 2),
+        divergence=lambda theta: ((B @ w) * slope(theta)).reshape(theta.shape),
     )
 
 
-def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.ndarray:
+def _matrix(operator, random, sites):
     """A random matrix, (sites, sites), of the kind of an operator; a semidefinite one of several sites is singular."""
     A = random.normal(size=(sites, sites))
     if operator.matrix_kind == "skew":
@@ -144,17 +132,10 @@ def matrix(operator: Operator, random: np.random.Generator, sites: int) -> np.nd
     return square + 0.3 * np.eye(sites)
 
 
-def _of_the_step(step_number):
-    return {"temperature": TEMPERATURE, "num_data": NUM_DATA, "step_number": step_number}
-
-
-def drawn_for(draw: Any, random: np.random.Generator, size: tuple[int, ...]) -> np.ndarray | Callable:
+def _drawn_for(draw, random, size):
     """Random numbers of a draw's kind; for a law that depends on the state, an arbitrary function of the parameter."""
-    match draw.kind:
-        case "normal":
-            return random.normal(size=size)
-        case "uniform":
-            return random.uniform(size=size)
+    if draw.kind in ("normal", "uniform"):
+        return getattr(random, draw.kind)(size=size)
     return lambda parameter: 0.3 + parameter / 2
 
 
@@ -182,27 +163,90 @@ def own_step_size(step: Step) -> float:
 
 def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
     """Arguments of a step beside the gradient: the observations of its case, and the curvature where it is read."""
-    answered: dict[str, Any] = {"observe": case_of(step.recipe).observe}
-    if step.program.needs_curvature:
-        answered["curvature"] = curvature
-    return answered
+    observed: dict[str, Any] = {"observe": case_of(step.recipe).observe}
+    return observed | ({"curvature": curvature} if step.program.needs_curvature else {})
 
 
-# ---- arrays and tensors
+@cache
+def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
+    """The gradient, curvature and value of U, functions of arrays or tensors, or of dicts of them by block.
+
+    >>> from recipe import total
+    >>> theta = vector("theta")
+    >>> derivatives(Energy(theta, U=total(theta**4)))["gradient"](np.array([[1.0, 2.0]]))
+    array([[ 4., 32.]])
+    """
+    named = all(isinstance(b, Block) for b in energy.coordinates)
+    blocks = tuple((vector if b.is_vector else scalar)(b.name) for b in energy.coordinates if named) or (
+        vector("theta"),
+    )
+    energy = Energy(blocks, U=energy.U.xreplace(dict(zip(energy.coordinates, blocks)))) if named else energy
+    U = potential(*blocks)
+    target = blocks if len(blocks) > 1 else blocks[0]
+    D = {b: 1 / (1 + grad(U, b) ** 2) for b in blocks}  # so that the step reads the curvature
+    step = integrators.compile(Recipe(name="reader", state=blocks, target=target, H=U, D=D), "Euler", energy=energy)
+    functions = step.namespace | load(value_module(step.program), "<U>")
+    return {name: _on_arrays_too(functions[name]) for name in ("gradient", "curvature", "value")}
 
 
-def _is_array(value):
-    return isinstance(value, (np.ndarray, torch.Tensor))
+def _on_arrays_too(function):
+    """Wraps a function of tensors, or of a dict of them, so that arrays give arrays."""
+
+    def answer(at):
+        blocks = at if isinstance(at, dict) else {"": at}
+        if all(map(torch.is_tensor, blocks.values())):
+            return function(at)
+        there = {name: torch.as_tensor(np.array(x)) for name, x in blocks.items()}
+        result = function(there if blocks is at else there[""])
+        return {name: x.numpy() for name, x in result.items()} if isinstance(result, dict) else result.numpy()
+
+    return answer
+
+
+# ---- arrays, tensors and devices
 
 
 def each(function: Callable, values: Mapping[str, Any]) -> Values:
     """Applies a function to the arrays and tensors of a dict; other values are kept."""
-    return {k: function(v) if _is_array(v) else v for k, v in values.items()}
+    return {k: function(v) if isinstance(v, (np.ndarray, torch.Tensor)) else v for k, v in values.items()}
 
 
 def tensors(arrays: Mapping[str, Any], dtype: torch.dtype = torch.float64) -> Values:
     """The arrays of a dict as tensors; tensors keep their autograd graph."""
     return each(lambda v: v.to(dtype) if torch.is_tensor(v) else torch.tensor(v, dtype=dtype), arrays)
+
+
+def device_of(backend: str) -> str:
+    """The device of a backend's kernels: "cuda" for Triton where there is a GPU, else "cpu".
+
+    >>> device_of("cpp")
+    'cpu'
+    """
+    return "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
+
+
+def stepped(step: Step, state: Values, h: float, /, **arguments: Any) -> Values:
+    """Calls a step on its backend's device, with tensors and functions of the CPU, and returns the state on the CPU.
+
+    >>> import integrators
+    >>> from samplers import SGLD
+    >>> start, noise = {"theta": torch.ones(1, 2)}, {"theta": torch.zeros(1, 2)}
+    >>> stepped(integrators.compile(SGLD), start, 0.1, gradient=lambda theta: theta, noise=noise)["theta"]
+    tensor([[0.9000, 0.9000]])
+    """
+    device = device_of(step.backend)
+    if device == "cpu":
+        return step(state, h, **arguments)
+    return _moved(step(_moved(state, device), h, **_moved(arguments, device)), "cpu")
+
+
+def _moved(values, device):
+    """Moves tensors, dicts of them, and functions to a device; other values are returned unchanged."""
+    if isinstance(values, Mapping):
+        return {name: _moved(x, device) for name, x in values.items()}
+    if callable(values):
+        return lambda at: _moved(values(_moved(at, "cpu")), device)
+    return values.to(device) if torch.is_tensor(values) else values
 
 
 # ---- one call
@@ -239,7 +283,7 @@ def by_oracle(oracle: Callable, step: Step, state: Values, noise: Any, parameter
     return oracle(step, state, own_step_size(step), noise=noise, **{**answered, **options}, **parameters)
 
 
-def flat(state: Values) -> Values:
+def _by_entry(state):
     """A state with a gradient that is a dict by block replaced by an entry `gradient_<block>` for each block."""
     carried = state.get("gradient")
     if not isinstance(carried, dict):
@@ -253,7 +297,7 @@ def worst(result: Values, expected: Values) -> float:
 
     Raises AssertionError for other blocks or shapes.
     """
-    result, expected = flat(result), flat(expected)
+    result, expected = _by_entry(result), _by_entry(expected)
     if {k for k in result if "gradient" not in k} != {k for k in expected if "gradient" not in k}:
         raise AssertionError(f"the blocks are {sorted(result)}, not {sorted(expected)}")
     errors = []
@@ -265,6 +309,6 @@ def worst(result: Values, expected: Values) -> float:
     return math.inf if any(map(math.isnan, errors)) else max(errors)
 
 
-def largest_error(value: np.ndarray, expected: np.ndarray) -> float:
+def largest_error(value: Any, expected: Any) -> float:
     """max |value - expected|/max(1, |expected|)."""
     return float((np.abs(value - expected) / np.maximum(1, np.abs(expected))).max())

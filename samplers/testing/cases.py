@@ -5,8 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from recipe import Recipe
 
@@ -59,11 +58,7 @@ def case_of(recipe: Recipe) -> Case:
 
 
 def row(
-    *words: str,
-    observe: dict[str, Callable] | None = None,
-    step_size: float | None = None,
-    bind: dict[str, Callable] | None = None,
-    **values: Any,
+    *words: str, observe: Any = None, step_size: float | None = None, bind: Any = None, **values: Any
 ) -> Callable[[Recipe], Case]:
     """The function from a stock recipe to its case, with words, observations, step size, open functions, parameters."""
     return lambda recipe: Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
@@ -118,22 +113,18 @@ TABLE = {
 class Cases(Mapping[str, Case]):
     """The cases of the catalogue by name, each made on first use, since declaring all samplers takes seconds."""
 
+    known: ClassVar[dict[str, Case]] = {}
+
     def __getitem__(self, name: str) -> Case:
-        return _case(name)
+        if name not in self.known:
+            self.known[name] = TABLE.get(name, Case)(catalogue[name])
+        return self.known[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(catalogue)
 
     def __len__(self) -> int:
         return len(catalogue)
-
-    def __contains__(self, name: object) -> bool:
-        return name in catalogue
-
-
-@cache
-def _case(name):
-    return TABLE.get(name, Case)(catalogue[name])
 
 
 CASES = Cases()

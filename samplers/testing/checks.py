@@ -50,36 +50,30 @@ def _warn(report):
         warn(f"{report.name}: {'; '.join(report.doubts)}")
 
 
-def _checked(recipe, scheme, *, pieces, energy, layers, values):
-    subject = subject_of(recipe, scheme, pieces=pieces, energy=energy, values=values)
-    opaque = is_open(subject.recipe)
-    moves = bool(subject.recipe.fields)
+def _checked(recipe, scheme, *, layers, **options):
+    names = _names(layers)
+    subject = subject_of(recipe, scheme, **options)
     results: list[Result] = []
-    not_run: list[tuple[str, str]] = []
-    for name in _names(layers):
-        reason = _unknown(name, opaque=opaque, moves=moves)
-        of_layer, reason = ([], reason) if reason else timed(LAYERS[name](subject))
-        results += of_layer
-        if reason:
-            not_run.append((name, reason))
-    inapplicable = tuple(pair for pair in not_run if isinstance(pair[1], Inapplicable))
-    left_out = tuple(pair for pair in not_run if not isinstance(pair[1], Inapplicable))
-    doubts = tuple(subject.certificate.doubts) if "symbolic" in _names(layers) else ()
+    reasons: dict[str, str] = {}  # of layers that were not run
+    for name in names:
+        reason: str | None = None
+        if is_open(subject.recipe) and name != "symbolic":
+            reason = OPEN
+        elif subject.recipe.fields and name not in OF_FIELDS:
+            reason = MOVES
+        else:
+            of_layer, reason = timed(LAYERS[name](subject))
+            results += of_layer
+        reasons |= {name: reason} if reason else {}
+    left_out = tuple((name, why) for name, why in reasons.items() if not isinstance(why, Inapplicable))
+    inapplicable = tuple((name, why) for name, why in reasons.items() if isinstance(why, Inapplicable))
+    doubts = tuple(subject.certificate.doubts) if "symbolic" in names else ()
     return Report(subject.recipe.name, tuple(results), left_out, inapplicable, doubts)
-
-
-def _unknown(layer, *, opaque, moves):
-    """The reason why a layer does not apply to an opaque recipe, or one with a moving operator; "" if it applies."""
-    if opaque and layer != "symbolic":
-        return OPEN
-    return MOVES if moves and layer not in OF_FIELDS else ""
 
 
 def _names(layers):
     """The names of the chosen layers; RecipeError for an unknown one."""
-    if layers is None:
-        return list(LAYERS)
-    layers = [layers] if isinstance(layers, str) else list(layers)
+    layers = [layers] if isinstance(layers, str) else list(LAYERS if layers is None else layers)
     if not layers:
         raise RecipeError("check, layers", "none is named", do=f"Choose of {', '.join(LAYERS)}, or leave it out.")
     for name in layers:

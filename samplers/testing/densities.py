@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sympy import Add, Expr, Rational, cos, diff, expand, pi
+from sympy import Add, Expr, Rational, cos, diff, expand, pi, sin
 from sympy.core.function import AppliedUndef
+from sympy.utilities.iterables import connected_components
 
 from recipe import Energy, RecipeError
 from recipe.algebra import at_one_site
 from recipe.symbols import Block, Partial, Potential, formula, is_site, total
 from recipe.symbols import temperature as T
 
-from .charts import LEAST
-from .grids import law_of
+from .grids import LEAST, Points, law_of
 
 
 def density(
@@ -29,7 +29,7 @@ def density(
     integrands: Sequence[Expr] = (),
     nodes: int | None = None,
     degree: int = 6,
-) -> tuple[dict[Block, np.ndarray], np.ndarray]:
+) -> tuple[Points, np.ndarray]:
     """Points by block and weights of the density exp(-H/T) of one site: E f = sum of weights f(points).
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units
@@ -45,35 +45,17 @@ def density(
     >>> round(float(weights @ points[p]**2), 10)
     0.85
     """
-    number = one_site(temperature=temperature, values=values, energy=energy)
-    H = number(H)
-    integrands = [number(e) for e in integrands]
-    laws = [law_of(e, blocks, temperature, [H, *integrands], nodes, degree) for e, blocks in separate(H, state)]
-    points: dict[Block, np.ndarray] = {}
+    number = closed(temperature=temperature, values=values, energy=energy)
+    H, *integrands = (at_one_site(number(e)) for e in (H, *integrands))
+    points: Points = {}
     weights = size = np.ones(1)
-    for axes, w, sizes in laws:
-        points = {b: np.repeat(x, len(w)) for b, x in points.items()}
-        points |= {b: np.tile(x, len(weights)) for b, x in axes.items()}
-        weights, size = np.multiply.outer(weights, w).ravel(), np.maximum.outer(size, sizes).ravel()
-        kept = weights * size**degree > LEAST
-        points, weights, size = {b: x[kept] for b, x in points.items()}, weights[kept], size[kept]
+    for e, blocks in separate(H, state):
+        axes, w, own = law_of(e, blocks, temperature, integrands, nodes, degree)
+        sizes = np.maximum.outer(size, own)
+        i, j = np.nonzero(np.multiply.outer(weights, w) * sizes**degree > LEAST)
+        points = {b: x[i] for b, x in points.items()} | {b: x[j] for b, x in axes.items()}
+        weights, size = weights[i] * w[j], sizes[i, j]
     return {b: points[b] for b in state}, weights / weights.sum()
-
-
-def one_site(
-    *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
-) -> Callable[[Any], Expr]:
-    """The function from a formula to its value at one site, a sympy expression of the blocks alone.
-
-    `temperature`, `values`, `energy`: as for `density`.
-
-    >>> from recipe import vector, positive, potential, grad, total
-    >>> theta, p, m = vector("theta"), vector("p"), positive("m", default=1.7)
-    >>> one_site()(total(p**2)/m - grad(potential(theta)))
-    10*p**2/17 - theta**3 - theta + 2/5
-    """
-    with_numbers = closed(temperature=temperature, values=values, energy=energy)
-    return lambda e: at_one_site(with_numbers(e))
 
 
 def closed(
@@ -110,25 +92,33 @@ def closed(
 def _with_energy(e, energy):
     """A formula with U, a sum over sites, and its derivatives replaced by those of an energy."""
     for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
-        V = usual_energy(U.blocks) if energy is None else energy
+        V = wells(U.blocks) if energy is None else energy
         V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
         V = total(V) if is_site(V) else V
         e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
     return e
 
 
-def usual_energy(blocks: Sequence[Block]) -> Expr:
-    """x^4/4 + x^2/2 - 2x/5, summed over the blocks, -cos(x - 2/5) of an angle: neither even nor quadratic.
+# One well and two, neither even nor quadratic: of a number, and of an angle from -pi to pi, to which a box is scaled.
+WELLS: dict[str, tuple[Callable[[Any], Expr], Callable[[Any], Expr]]] = {
+    "quartic": (lambda x: x**4 / 4 + x**2 / 2 - Rational(2, 5) * x, lambda a: -cos(a - Rational(2, 5))),
+    "double well": (lambda x: (x**2 - 1) ** 2 + x / 5, lambda a: cos(2 * a) + sin(a - Rational(1, 3)) / 2),
+}
+
+
+def wells(blocks: Sequence[Block], name: str = "quartic") -> Expr:
+    """An energy of WELLS, summed over blocks.
 
     >>> from recipe import vector
-    >>> usual_energy([vector("theta")])
+    >>> wells([vector("theta")])
     theta**4/4 + theta**2/2 - 2*theta/5
     """
+    of_number, of_angle = WELLS[name]
 
-    def well(b: Block) -> Expr:
-        if b.domain.wraps:
-            return -cos(2 * pi / b.domain.width * b - Rational(2, 5))
-        return b**4 / 4 + b**2 / 2 - Rational(2, 5) * b
+    def well(b):
+        if not b.domain.is_compact:
+            return of_number(b)
+        return of_angle(2 * pi / b.domain.width * (b - (b.domain.low + b.domain.high) / 2))
 
     return Add(*map(well, blocks))
 
@@ -146,7 +136,9 @@ def separate(H: Expr, state: Sequence[Block]) -> list[tuple[Expr, tuple[Block, .
     """
     for s in H.free_symbols - set(state):
         raise RecipeError("density, H", f"'{s}' is not a block of the state", do=f"Add {s} to the state.")
-    groups = _coupled(_terms(H), state)
+    links = [[b for b in state if t.has(b)] for t in _terms(H)]
+    together = connected_components((list(state), [(own[0], b) for own in links for b in own[1:]]))
+    groups = sorted((tuple(b for b in state if b in g) for g in together), key=lambda g: state.index(g[0]))
     whole = [t for t in Add.make_args(H) if any(t.free_symbols <= set(g) for g in groups)]
     terms = [*whole, *_terms(H - Add(*whole))]
     return [(Add(*(t for t in terms if t.free_symbols & set(g))), g) for g in groups]
@@ -154,14 +146,3 @@ def separate(H: Expr, state: Sequence[Block]) -> list[tuple[Expr, tuple[Block, .
 
 def _terms(e):
     return Add.make_args(expand(e, power_exp=False, power_base=False, log=False))
-
-
-def _coupled(terms, state):
-    """The blocks in groups, in the order of the state; blocks that occur in one term are in one group."""
-    groups: list[set] = [{b} for b in state]
-    for term in terms:
-        touched = [g for g in groups if g & term.free_symbols]
-        if touched:
-            groups = [g for g in groups if g not in touched] + [set().union(*touched)]
-    in_order = [tuple(b for b in state if b in g) for g in groups]
-    return sorted(in_order, key=lambda g: state.index(g[0]))

@@ -1,4 +1,4 @@
-"""Diagnosis of a given H, drift and D: whether exp(-H/T) is invariant, which parts heat, and missing drift terms.
+"""Diagnosis of a by_name H, drift and D: whether exp(-H/T) is invariant, which parts heat, and missing drift terms.
 
 Ma, Chen & Fox (2015): the law is invariant for exactly the drifts -(D+Q) grad H + T Gamma.
 """
@@ -10,8 +10,7 @@ from typing import Any
 from sympy import Add, Expr, ImmutableMatrix, S, expand
 from sympy.core.function import AppliedUndef
 
-from recipe import Energy, Recipe, RecipeError, derive, positive, real
-from recipe.algebra import vanishes
+from recipe import Energy, Recipe, RecipeError, positive, real
 from recipe.converse import entries_of_curl
 from recipe.errors import did_you_mean
 from recipe.reading import drift_of, matrix_of, state_of
@@ -31,7 +30,7 @@ from recipe.symbols import (
 from recipe.symbols import temperature as T
 
 from .generator import BOUND, generator_at_one_site
-from .missing import SDE, curl_of, missing_drift, shares_of, short
+from .missing import SDE, missing_drift, recovered, shares_of, short
 from .results import Result
 
 
@@ -122,56 +121,42 @@ def diagnose(
     Recipe(name="diagnose", state=state, target=U and U.blocks, H=sde.H, D=sde.D)
     _check_symbols(sde)
 
-    residual, Q, missing, notes = _explain(sde)
+    residual, Q, missing, notes = _explained(sde)
     back = {new: old for old, new in hold.items()}
     Q = None if Q is None else (Q / tau).applyfunc(expand).xreplace(back)
     missing = {b: e.xreplace(back) for b, e in missing.items()}
 
     values = _values(formulas, parameters or {})
     stand_ins = _stand_ins(formulas)
-    closed = [e.xreplace(stand_ins).doit() for e in formulas]
+    H_closed, *rest = [e.xreplace(stand_ins).doit() for e in formulas]
+    rows, matrix = rest[: len(state)], ImmutableMatrix(len(state), len(state), rest[len(state) :])
     defects: dict[Expr, float] = {}
     heating: dict[tuple[Block, ...], float] = {}
     try:
-        generator = _generator(state, closed, energy=energy, values=values, temperature=temperature)
+        options: dict[str, Any] = {"energy": energy, "values": values, "temperature": temperature}
+        generator = generator_at_one_site(rows, matrix, H_closed, state, **options)
         defects, heating = generator.defects(), generator.heating()
     except RecipeError as error:
         notes.append(f"no numbers: {error}")
     if residual != 0:
-        notes += _notes_on_numbers(defects, stand_ins)
-    worst = max(defects.items(), key=lambda item: abs(item[1]), default=None)
-    return Diagnosis(state, Q, short(residual).xreplace(back), _results(defects), worst, heating, missing, tuple(notes))
-
-
-def _generator(state, formulas, **options):
-    """The generator of an SDE whose formulas are H, the drift and D, in one list."""
-    H, *rest = formulas
-    size = len(state)
-    return generator_at_one_site(rest[:size], ImmutableMatrix(size, size, rest[size:]), H, state, **options)
-
-
-def _notes_on_numbers(defects, stand_ins):
-    """Notes on the numbers of a wrong drift: that no monomial shows the fault, and stand-ins of open functions."""
-    unseen = defects and max(map(abs, defects.values())) < BOUND
-    notes = ["no monomial shows it at one site: it takes several"] if unseen else []
-    return notes + [f"the numbers are with {f} = {e}" for f, e in stand_ins.items()]
-
-
-def _results(defects):
-    return tuple(
+        if defects and max(map(abs, defects.values())) < BOUND:
+            notes.append("no monomial shows it at one site: it takes several")
+        notes += [f"the numbers are with {f} = {e}" for f, e in stand_ins.items()]
+    results = tuple(
         Result("generator", f"|E[L {phi}]| of its terms", abs(x), BOUND, f"E[L {phi}] = 0", subject=str(phi))
         for phi, x in defects.items()
     )
+    worst = max(defects.items(), key=lambda item: abs(item[1]), default=None)
+    return Diagnosis(state, Q, residual.xreplace(back), results, worst, heating, missing, tuple(notes))
 
 
-def _explain(sde):
+def _explained(sde):
     """The residual, the curl behind a right drift or the terms missing from a wrong one, and notes."""
-    residual = derive.residual(sde.drift, sde.H, sde.D, sde.state)
-    if not vanishes(residual):
-        missing = missing_drift(residual, sde)
-        return residual, None, missing, shares_of(missing, sde)
-    Q = curl_of(sde)
-    return S.Zero, Q, {}, ["Q is not in the ansatz of recover()"] if Q is None else []
+    recovery = recovered(sde)
+    if recovery.how == "not stationary":
+        missing = missing_drift(recovery.residual, sde)
+        return short(recovery.residual), None, missing, shares_of(missing, sde)
+    return S.Zero, recovery.Q, {}, ["Q is not in the ansatz of recover()"] if recovery.Q is None else []
 
 
 # ---- parameters, values and stand-ins
@@ -196,19 +181,16 @@ def _values(formulas, parameters):
     symbols = sorted((s for s in free if isinstance(s, (Parameter, Adapted)) or s in OF_THE_STEP), key=lambda s: s.name)
     usual = {step_size.name: 0.1, num_data.name: 3, step_number.name: 5}
     values = {s.name: usual.get(s.name, 0.45 if is_fraction(s) else 1.3 + 0.17 * i) for i, s in enumerate(symbols)}
-    own = _own_values({getattr(s, "name", s): v for s, v in parameters.items()}, values)
+    by_name = {getattr(s, "name", s): v for s, v in parameters.items()}
+    for name in by_name.keys() - values.keys():
+        what = f"there is no {name!r}"
+        raise RecipeError("diagnose, parameters", what, do=f"Known: {', '.join(values) or 'none'}.")
+    own = {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in by_name.items()}
     for s in symbols:
         value = own.get(s.name, S.One)
         if s.is_nonnegative and value.is_negative or s.is_positive and value.is_zero:
             raise RecipeError(f"diagnose, parameters[{s.name!r}]", f"{s} cannot be {value}", do="Give it in its range.")
     return values | own
-
-
-def _own_values(parameters, known):
-    """The caller's numbers, as formulas."""
-    for name in parameters.keys() - known.keys():
-        raise RecipeError("diagnose, parameters", f"there is no {name!r}", do=f"Known: {', '.join(known) or 'none'}.")
-    return {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in parameters.items()}
 
 
 def _check_symbols(sde):

@@ -1,17 +1,16 @@
-"""Two oracles of the emitted step, in numpy float64, with the arguments of a Step.
+"""An oracle of the emitted step, in numpy float64, with the arguments of a Step.
 
-`interpret` runs the statements of the Program. `flow_by_flow` reads of the Program only the names of draws: each move
-of the word evaluates the flow's formulas at the old values, all blocks at once, with grad U at the present theta;
-adaptations are applied in the recipe's order. Both use `evaluate`, a small recursive evaluator, whose values have the
-shape (chains, *shape), with ones for axes that a value does not depend on.
+`flow_by_flow` reads of the Program only the names of draws: each move of the word evaluates the flow's formulas at the
+old values, all blocks at once, with grad U at the present theta; adaptations are applied in the recipe's order.
+Formulas are evaluated by `evaluate`, recursively; values have the shape (chains, *shape), with ones for axes that a
+value does not depend on.
 """
 
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from functools import cache, partial, reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 from integrators.flow import reads_U
 from integrators.functions import MatrixOU, SquareRoot
 from integrators.predicted import At
-from integrators.program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Set, Solve, Sum
+from integrators.program import DERIVATIVES
 from integrators.step import Step
 from integrators.variates import Drawn
 from recipe import Recipe
@@ -70,16 +69,11 @@ def reflections(x: Any, low: float, high: float) -> tuple[Any, Any]:
 
 FUNCTIONS = {
     **{name: getattr(np, name) for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign")},
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
     "erf": special.erf,
     "erfc": special.erfc,
     "Abs": np.abs,
-    "phi1": lambda x: special.exprel(x),
+    "phi1": special.exprel,
     "braked": braked,
     "wrapped": wrapped,
     "folded": lambda *x: reflections(*x)[0],
@@ -92,14 +86,7 @@ FUNCTIONS = {
     "Or": lambda *x: reduce(np.logical_or, x),
     "Not": np.logical_not,
 }
-RELATIONS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+RELATIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}  # by functions of `operator`
 
 
 def evaluate(
@@ -127,21 +114,22 @@ def _evaluate(e, again, full, sizes):
             return _applied(matrix_of(e.formula, again), x).reshape(full)
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
-            return matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
+            return _matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
         case SquareRoot():
             part, i, j, size, *entries = e.args
-            return lower_root(int(size), list(map(again, entries)))[..., int(i), int(j)]
+            return _lower_root(int(size), list(map(again, entries)))[..., int(i), int(j)]
         case Add():
             return reduce(operator.add, map(again, e.args))
         case Mul():
             return reduce(operator.mul, map(again, e.args))
         case Pow():
-            return _power(np.asarray(again(e.base), float), e.exp, again)
+            base, n = np.asarray(again(e.base), float), e.exp
+            return whole_power(base, int(n)) if n.is_Integer and n > 0 else np.power(base, again(n))
         case Piecewise():
             values, conditions = zip(*((again(value), again(condition)) for value, condition in e.args))
             return np.select(list(np.broadcast_arrays(*conditions)), list(np.broadcast_arrays(*values)), math.nan)
         case Relational():
-            return RELATIONS[e.rel_op](again(e.lhs), again(e.rhs))
+            return getattr(operator, RELATIONS[e.rel_op])(again(e.lhs), again(e.rhs))
         case BooleanTrue() | BooleanFalse():
             return bool(e)
         case Symbol():
@@ -152,12 +140,6 @@ def _evaluate(e, again, full, sizes):
         inputs = [torch.as_tensor(np.array(x)) for x in np.broadcast_arrays(*map(again, e.args))]
         return e.family.compute(e.orders, *inputs).numpy()
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
-
-
-def _power(base, exponent, again):
-    if exponent.is_Integer and exponent > 0:
-        return whole_power(base, int(exponent))
-    return np.power(base, again(exponent))
 
 
 def _applied(matrix, x):
@@ -201,7 +183,7 @@ def _total(values, sizes):
     return np.repeat(np.stack([x.sum(-1) for x in tensors], -1), sizes, -1)
 
 
-def lower_root(size: int, entries: Sequence[np.ndarray]) -> np.ndarray:
+def _lower_root(size, entries):
     """The lower L with L L^T = C for C >= 0, row by row; a vanishing pivot leaves its column 0."""
     C = np.stack(np.broadcast_arrays(*entries), -1).astype(float).reshape(-1, size, size)
     L = np.zeros_like(C)
@@ -216,7 +198,7 @@ def lower_root(size: int, entries: Sequence[np.ndarray]) -> np.ndarray:
     return L.reshape(*np.broadcast_shapes(*(np.shape(x) for x in entries)), size, size)
 
 
-def matrix_ou(size: int, h: float, entries: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def _matrix_ou(size, h, entries):
     """The parts M, J, L of dx = -A x dt + sqrt(2D) dW over h, by Van Loan's block exponentials, matrix by matrix."""
     rows = np.stack(np.broadcast_arrays(*entries), -1).astype(float)
     solved = np.array([_solution(size, float(h), row.tobytes()) for row in rows.reshape(-1, 2 * size**2)])
@@ -243,8 +225,8 @@ def van_loan(A: np.ndarray, D: np.ndarray, h: float) -> tuple[np.ndarray, np.nda
 class Chain:
     """The values of a recipe's blocks and parameters at one moment; `full` is the shape of a vector block.
 
-    With `sizes`, the number of sites of each tensor, values per tensor are repeated for each of its sites. `answers`:
-    functions and noise for derivatives of U at other points than the target's.
+    `arguments`: parameters, functions and noise, by the names of a Step's arguments. With `sizes`, the number of sites
+    of each tensor, values per tensor are repeated for each of its sites.
     """
 
     def __init__(
@@ -252,27 +234,20 @@ class Chain:
         recipe: Recipe,
         state: Mapping[str, Any],
         h: float,
-        parameters: Mapping[str, Any],
+        arguments: Mapping[str, Any],
         sizes: Sequence[int] | None = None,
-        answers: "Answers | None" = None,
     ):
-        self.recipe = recipe
-        self.sizes = sizes
-        self.answers = answers or Answers()
+        self.recipe, self.arguments, self.sizes = recipe, arguments, sizes
         self.full = state[next((b.name for b in recipe.state if b.is_vector), recipe.state[0].name)].shape
-        self.at: dict[Any, Any] = {
-            step_size: h,
-            T: parameters.get("temperature", 1.0),
-            num_data: parameters.get("num_data", 1),
-            step_number: parameters.get("step_number", 0),
-        }
+        self.at: dict[Any, Any] = {step_size: h, T: arguments.get("temperature", 1.0)}
+        self.at |= {num_data: arguments.get("num_data", 1), step_number: arguments.get("step_number", 0)}
         constant = [s for s in recipe.parameters if s not in recipe.fields]
-        self.at |= {s: np.asarray(parameters.get(s.name, s.default), float) for s in constant}
+        self.at |= {s: np.asarray(arguments.get(s.name, s.default), float) for s in constant}
         self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
         for M in recipe.fields:
             there = [torch.tensor(x) for x in self.at[M.at]]
-            self.at[M] = np.stack([parameters[M.name].matrix(x).numpy() for x in there])
-            self.at[Divergence(M)] = np.stack([parameters[M.name].divergence(x).numpy() for x in there])
+            self.at[M] = np.stack([arguments[M.name].matrix(x).numpy() for x in there])
+            self.at[Divergence(M)] = np.stack([arguments[M.name].divergence(x).numpy() for x in there])
 
     def lift(self, x: np.ndarray, block: Any) -> np.ndarray:
         """An array of a block, reshaped to broadcast with (chains, *shape)."""
@@ -288,9 +263,13 @@ class Chain:
             return np.broadcast_to(self.at[block], self.full)[:, np.cumsum([0, *self.sizes[:-1]])]
         return np.broadcast_to(self.at[block], (self.full[0], *[1] * (len(self.full) - 1))).reshape(self.full[0])
 
-    def value(self, expression: Any) -> np.ndarray:
-        """The value of a formula."""
-        return np.asarray(evaluate(expression, self.at, self.full, self.sizes))
+    def state(self) -> dict[str, Any]:
+        """The blocks in the shape of a state of the Step."""
+        return {b.name: self.lower(b) for b in self.recipe.entries}
+
+    def value(self, expression: Any, at: Mapping | None = None) -> np.ndarray:
+        """The value of a formula; `at`: values of symbols, by default those of the chain."""
+        return np.asarray(evaluate(expression, self.at if at is None else at, self.full, self.sizes))
 
     def ask(self, function: Callable, blocks: Sequence[Block] = ()) -> dict[Block, Any]:
         """The values by block of a function, such as grad U, at the present blocks, by default the target."""
@@ -300,12 +279,20 @@ class Chain:
         answer = function({b.name: self.lower(b) for b in targets})
         return {b: self.lift(answer[b.name], b) for b in targets}
 
-    def observed(self, function: Callable, block: Any) -> np.ndarray:
-        """A statistic at the present target."""
-        return self.lift(function(self.lower(self.recipe.targets[0])), block)
+    def energy(self, function: Callable, blocks: Sequence[Block] = ()) -> np.ndarray:
+        """U, a function of some blocks or of the whole target, one number for each chain."""
+        at = {b.name: self.lower(b) for b in blocks or self.recipe.targets}
+        values = function(at if len(at) > 1 else next(iter(at.values())))
+        return np.asarray(values).reshape(-1, *[1] * (len(self.full) - 1))
 
-    def derivatives(self, function: Callable, order: int = 1) -> dict[Any, Any]:
-        """The derivatives of an order, 0 for values, of U or of every potential by name, at the present target."""
+    def observed(self, observation: Any) -> np.ndarray:
+        """A statistic at the present target."""
+        function = self.arguments["observe"][observation.name]
+        return self.lift(function(self.lower(self.recipe.targets[0])), observation)
+
+    def derivatives(self, order: int = 1) -> dict[Any, Any]:
+        """The derivatives of an order, 0 for values, of U or of every potential, at the present target."""
+        function = self.arguments[DERIVATIVES[order]]
         known: dict[Any, Any] = {}
         for U in self.recipe.potentials:
             own = function[U.key] if isinstance(function, Mapping) else function
@@ -315,127 +302,23 @@ class Chain:
                 known |= {Partial(U, *[b] * order): g for b, g in self.ask(own, U.blocks).items()}
         return known
 
-    def energy(self, function: Callable, blocks: Sequence[Block] = ()) -> np.ndarray:
-        """U, a function of some blocks or of the whole target, one number for each chain."""
-        at = {b.name: self.lower(b) for b in blocks or self.recipe.targets}
-        return np.asarray(function(at if len(at) > 1 else next(iter(at.values())))).reshape(
-            -1, *[1] * (len(self.full) - 1)
-        )
-
-    def state(self) -> dict[str, Any]:
-        """The blocks in the shape of a state of the Step."""
-        return {b.name: self.lower(b) for b in self.recipe.entries}
-
-
-# ---- the oracles
+    def elsewhere(self, formulas: Iterable, at: Mapping) -> dict[Any, np.ndarray]:
+        """Derivatives of U at other points than the target's, as in formulas, inner ones first; `at`: by symbol."""
+        derivatives: dict[Any, np.ndarray] = {}
+        for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
+            there = copy(self)
+            known = {**at, **derivatives}
+            there.at = known | {b: self.value(x, known) for b, x in asked.point.items()}
+            order = len(asked.value.variables) if isinstance(asked.value, Partial) else 0
+            derivatives[asked] = there.derivatives(order)[asked.value]
+        return derivatives
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Functions and noise given to a step: derivatives of U, statistics, and random numbers by the draw's name."""
-
-    gradient: Any = None
-    curvature: Any = None
-    observe: Mapping[str, Callable] = field(default_factory=dict)
-    noise: Mapping[str, Any] = field(default_factory=dict)
-    value: Any = None
-
-
-def interpret(
-    step: Step,
-    state: Mapping[str, Any],
-    h: float,
-    *,
-    gradient: Any = None,
-    noise: Mapping[str, Any] | None = None,
-    curvature: Callable | None = None,
-    observe: Mapping[str, Callable] | None = None,
-    sizes: Sequence[int] | None = None,
-    value: Callable | None = None,
-    **parameters: Any,
-) -> dict[str, Any]:
-    """Makes one step by the statements of its Program, in their order."""
-    program = step.program
-    chain = Chain(step.recipe, state, h, parameters, sizes)
-    answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
-    for statement in (*program.constants, *program.statements):
-        if isinstance(statement, Gradient):
-            asked = _derivatives(chain, statement, state, answers)
-            chain.at |= {name: asked[block] for block, name in statement.names}
-        else:
-            _perform(chain, statement, answers)
-    carried = {DERIVATIVES[order]: _carried(chain, program, order) for order in program.carries}
-    return chain.state() | carried
-
-
-def _carried(chain, program, order):
-    """A derivative of U that the step hands to the next: an array, or one for each block."""
-    names = program.carried_of(order)
-    if program.is_whole(names):
-        return chain.lower(names[0][1])
-    return {program.places[name]: chain.lower(name) for _, name in names}
-
-
-def _perform(chain, statement, answers):
-    """Executes a statement other than Gradient."""
-    match statement:
-        case Let(Local(is_operator=True) as name, value):
-            chain.at[name] = matrix_of(value, chain.value)
-        case Let(name, value) | Set(name, value) | Adapt(name, value):
-            chain.at[name] = chain.value(value)
-        case Sum(name, integrand):
-            chain.at[name] = chain.value(Total(integrand))
-        case Draw(name, None):
-            chain.at[name] = chain.lift(answers.noise[name.name], name)
-        case Draw(name, parameter):
-            chain.at[name] = answers.noise[name.name](chain.value(parameter))
-        case Observe(name, observed):
-            chain.at[name] = chain.observed(answers.observe[observed.name], observed)
-        case Solve(names, entries):
-            chain.at |= {name: chain.value(entry) for name, entry in zip(names, entries)}
-
-
-def _derivatives(chain, statement, state, answers):
-    """The derivative that a statement asks for: carried from the step before, given as an array, or computed from U."""
-    name = DERIVATIVES[statement.order]
-    answer = getattr(answers, name)
-    U = statement.potential
-    if U is not None and isinstance(answer, Mapping):
-        answer = answer[U.key]
-    if statement.source == "carried" and name in state:
-        answer = partial(_as_it_is, _taken_over(chain, statement, state[name]))
-    elif statement.source == "given":
-        answer = partial(_as_it_is, answer)
-    if statement.order:
-        return chain.ask(answer, statement.blocks)
-    ((block, _),) = statement.names
-    return {block: chain.energy(answer, statement.blocks)}
-
-
-def _taken_over(chain, statement, carried):
-    """The carried derivative of one potential, in the form of its function's values."""
-    if statement.potential is None:
-        return carried
-    own = {b.name: carried[chain.recipe.place(statement.potential, b)] for b, _ in statement.names}
-    return own if len(own) > 1 else next(iter(own.values()))
-
-
-def _as_it_is(value, _):
-    return value
+# ---- the oracle
 
 
 def flow_by_flow(
-    step: Step,
-    state: Mapping[str, Any],
-    h: float,
-    *,
-    gradient: Any = None,
-    noise: Mapping[str, Any] | None = None,
-    curvature: Any = None,
-    observe: Mapping[str, Callable] | None = None,
-    sizes: Sequence[int] | None = None,
-    value: Callable | None = None,
-    **parameters: Any,
+    step: Step, state: Mapping[str, Any], h: float, *, sizes: Sequence[int] | None = None, **arguments: Any
 ) -> dict[str, Any]:
     """Makes one step by the word alone: each move takes its flow's formulas at the old values, all blocks at once.
 
@@ -444,58 +327,41 @@ def flow_by_flow(
     """
     recipe = step.recipe
     moves = step.scheme.moves
-    chain = Chain(recipe, state, h, parameters, sizes)
+    chain = Chain(recipe, state, h, arguments, sizes)
     draws = iter(step.program.draws)
-    answers = Answers(gradient, curvature, observe or {}, noise or {}, value)
     adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)
     before = len(moves) - 1 if first is None else first  # in the order "same_step", adaptations come before this flow
     first_gradient: dict = {}
     for k, (letter, fraction) in enumerate(moves):
         if k == first:
-            first_gradient = chain.derivatives(gradient)
+            first_gradient = chain.derivatives()
         if recipe.order == "same_step" and k == before:
-            _move(chain, adapt, answers)
+            _move(chain, adapt)
         flow = step.flows[letter]
-        _draw(chain, flow, [next(draws) for _ in flow.draws], answers)
-        _move(chain, flow.over(fraction), answers)
+        _draw(chain, flow, [next(draws) for _ in flow.draws])
+        _move(chain, flow.over(fraction))
     if recipe.order != "same_step":
-        _move(chain, adapt, answers, first_gradient)
+        _move(chain, adapt, first_gradient)
     return chain.state()
 
 
-def _move(chain, updates, answers, first_gradient=None):
+def _move(chain, updates, first_gradient=None):
     """Updates all blocks of a flow at once, by formulas at the old values."""
-    for order, function in ((1, answers.gradient), (2, answers.curvature)):
-        if any(len(p.variables) == order for e in updates.values() for p in e.atoms(Partial)):
-            chain.at |= chain.derivatives(function, order)
-    if reads_U(updates.values(), 0):
-        chain.at |= chain.derivatives(answers.value, 0)
+    formulas = updates.values()
+    for order in DERIVATIVES:
+        chain.at |= chain.derivatives(order) if reads_U(formulas, order) else {}
     chain.at |= first_gradient or {}
-    observations = {o for e in updates.values() for o in e.atoms(Observed)}
-    chain.at |= {o: chain.observed(answers.observe[o.name], o) for o in observations}
-    chain.at |= elsewhere(chain, updates.values(), chain.at, answers)
+    chain.at |= {o: chain.observed(o) for e in formulas for o in e.atoms(Observed)}
+    chain.at |= chain.elsewhere(formulas, chain.at)
     chain.at |= {block: chain.value(e) for block, e in updates.items()}
 
 
-def elsewhere(chain: Chain, formulas: Iterable, values: Mapping, answers: Answers) -> dict[Any, np.ndarray]:
-    """Derivatives of U at other points than the target's, as in formulas, inner ones first; `values`: by symbol."""
-    derivatives: dict[Any, np.ndarray] = {}
-    for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
-        there = copy(chain)
-        known = {**values, **derivatives}
-        point = {b: np.asarray(evaluate(x, known, chain.full, chain.sizes)) for b, x in asked.point.items()}
-        there.at = {**known, **point}
-        order = len(asked.value.variables) if isinstance(asked.value, Partial) else 0
-        derivatives[asked] = there.derivatives(getattr(answers, DERIVATIVES[order]), order)[asked.value]
-    return derivatives
-
-
-def _draw(chain, flow, names, answers):
+def _draw(chain, flow, names):
     """Sets the random numbers of a flow, each by the Program's name for a draw of its kind and block."""
     for draw in flow.draws:
         kind = (type(draw), draw.block, draw.is_vector)
         name = next(d for d in names if (type(d), d.block, d.is_vector) == kind)
         names.remove(name)
-        numbers = answers.noise[name.name]
+        numbers = chain.arguments["noise"][name.name]
         chain.at[draw] = numbers if callable(numbers) else chain.lift(numbers, draw)

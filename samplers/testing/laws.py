@@ -1,20 +1,25 @@
-"""The law exp(-H/T) of a subject of checks over its coordinates: by quadrature where there is one, else by draws."""
+"""The law exp(-H/T) of a recipe over the coordinates of its sites: by quadrature where there is one, else by draws."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from sympy import Expr
 
-from recipe import Recipe
+from recipe import Recipe, RecipeError
+from recipe.arrays import of_arrays
+from recipe.marginal import eliminate_gaussians
+from recipe.symbols import Block, formula
+from recipe.symbols import temperature as T
 
-from .composed import Composition
-from .densities import closed, density
-from .features import Features, features_over
+from .densities import closed, density, separate
+from .features import features_over
 from .generator import BOUND, Generator, generator_at_one_site
-from .grids import Unresolved
+from .grids import Group, Points, Unresolved, law_of
+from .metropolis import metropolis
 from .one_step import fitting_degree
+from .quadrature import gauss, gaussian
 from .sites import Sites
 
 DEGREE = 4  # of the monomials whose moments are finite
@@ -23,149 +28,247 @@ NODES = (10, 8, 7, 6, 5)  # of a coordinate in a composed quadrature; the most t
 MOST_NODES, DRAWS = 200_000, 30_000  # points of a composed quadrature times those of the noise, at most; else draws
 MOST_OF_THE_GENERATOR = 40_000  # points of the law alone
 LEAST_WEIGHT = 1e-11  # of points that are kept, of more than 10 000
+LEAST = 1e-14  # the least weight of a point of a composed quadrature that is kept
+FINE = 1000  # nodes of a panel of a single coordinate, between which draws are interpolated
+
+Weighted = tuple[Points, np.ndarray]  # points by coordinate, and weights
 
 
-@dataclass(frozen=True, eq=False)
 class Law:
-    """exp(-H/T): points by coordinate and weights, of a quadrature or `drawn`.
+    """exp(-H/T) over coordinates, for one energy: a quadrature of points and weights, or draws if `drawn`.
 
-    `coarser`: a composed quadrature with a node less for each coordinate, for an estimate of the error.
+    `values`: the number of each symbol but blocks; `noise_points`, of a step's noise, limit the points. `coarser`: a
+    composed quadrature with a node less for each coordinate, for an estimate of the error. Raises RecipeError where a
+    moment is infinite.
     """
 
-    points: Mapping
-    weights: np.ndarray
-    drawn: bool
-    composition: Composition | None = None
-    coarser: "Law | None" = None
+    drawn = False
+    coarser: Weighted | None = None
 
-    def draws(self, size: tuple[int, ...], seed: int) -> dict[Any, np.ndarray]:
-        """Independent draws of this shape, by coordinate."""
-        if self.composition is not None:
-            draws = self.composition.draws(int(np.prod(size)), seed)
-            return {z: x.reshape(size) for z, x in draws.items()}
-        pick = np.random.default_rng(seed).choice(len(self.weights), size=size, p=self.weights / self.weights.sum())
-        return {z: np.asarray(x)[pick] for z, x in self.points.items()}
-
-
-class Laws:
-    """exp(-H/T) of one recipe over a number of sites, at a temperature, for any energy of its target.
-
-    `values`: the number of each symbol but blocks.
-    """
-
-    def __init__(self, recipe: Recipe, sites: Sites, temperature: float, values: Mapping):
+    def __init__(
+        self, recipe: Recipe, sites: Sites, energy: Any, temperature: float, values: Mapping, noise_points: int = 1
+    ):
         self.recipe = recipe
         self.sites = sites
-        self.temperature = temperature
-        self.values = values
-        self._without_grid: set[Expr] = set()
-        self._laws: dict[Expr, Law] = {}
-        self._compositions: dict[Expr, Composition] = {}
+        self.options: dict[str, Any] = {"temperature": temperature, "energy": energy, "values": values}
+        self.has_grid = sites.number == 1 and len(recipe.state) <= ON_A_GRID
+        self.weighted = self._on_a_grid() or self._composed(MOST_NODES // noise_points)
 
-    @property
-    def features(self) -> Features:
-        """The functions of the coordinates whose monomials are test functions."""
-        return features_over(self.recipe, self.sites)
+    @cached_property
+    def composition(self) -> "Composition":
+        """The law composed of laws of independent groups."""
+        H = self.sites.at(closed(**self.options)(self.recipe.H))
+        return Composition(H, self.sites.coordinates, temperature=self.options["temperature"], degree=DEGREE)
 
-    def closed(self, energy: Any) -> Callable[[Expr], Expr]:
-        """The function that puts an energy and the numbers into a formula."""
-        return closed(temperature=self.temperature, values=self.values, energy=energy)
-
-    def law(self, energy: Any, noise_points: int) -> Law:
-        """The law for an energy, on a grid or composed; `noise_points`, of a step's noise, limit the law's points."""
-        H = self._closed_energy(energy)
-        if H not in self._laws:
-            self._laws[H] = self._grid_or_none(energy) or self._composed(self.composition(energy), noise_points)
-        return self._laws[H]
-
-    def _closed_energy(self, energy):
-        return self.sites.at(self.closed(energy)(self.recipe.H))
-
-    def _grid_or_none(self, energy):
-        if self.sites.number > 1 or len(self.recipe.state) > ON_A_GRID:
+    def _on_a_grid(self):
+        if not self.has_grid:
             return None
-        try:
-            return self._on_a_grid(energy)
-        except Unresolved:
-            self._without_grid.add(self._closed_energy(energy))
-            return None
-
-    def _composed(self, composition, noise_points):
-        most = MOST_NODES // noise_points
-        for nodes in NODES:
-            rule = composition.rule(nodes, most)
-            if rule is not None:
-                points, weights = rule
-                fewer_points, fewer_weights = composition.rule(nodes - 1) or rule
-                coarser = Law(fewer_points, fewer_weights, False, composition)
-                return Law(points, weights, False, composition, coarser)
-        return Law(composition.draws(DRAWS, 0), np.full(DRAWS, 1 / DRAWS), drawn=True, composition=composition)
-
-    def _on_a_grid(self, energy):
         recipe = self.recipe
-        points, weights = density(
-            recipe.H,
-            recipe.state,
-            temperature=self.temperature,
-            energy=energy,
-            nodes={1: 300, 2: None}.get(len(recipe.state), 32),
-            degree=DEGREE,
-            values=self.values,
-            integrands=(*recipe.drift, *recipe.D),
-        )
-        kept = weights > (LEAST_WEIGHT if len(weights) > 10_000 else 0)
-        points = {b: v[kept] for b, v in points.items()}
-        return Law(points, weights[kept] / weights[kept].sum(), drawn=False)
-
-    def composition(self, energy: Any) -> Composition:
-        """The law for an energy, composed of laws of independent groups."""
-        H = self._closed_energy(energy)
-        if H not in self._compositions:
-            options: dict[str, Any] = {"temperature": self.temperature, "degree": DEGREE}
-            self._compositions[H] = Composition(H, self.sites.coordinates, **options)
-        return self._compositions[H]
-
-    # ---- the generator of an SDE under the law
-
-    def defects(self, sde: Recipe, energy: Any) -> dict[Expr, float]:
-        """E[L phi] over its terms, by monomial phi: plus the quadrature's error, or the part of draws beyond chance."""
-        if self.sites.number == 1 and len(self.recipe.state) <= ON_A_GRID and not self._is_unresolved(energy):
-            try:
-                return self._defects_on_a_grid(sde, energy)
-            except Unresolved:
-                self._without_grid.add(self._closed_energy(energy))
-        composition = self.composition(energy)
-        degree = fitting_degree(len(self.features), DEGREE)
-        fine, coarse = (composition.rule(n, MOST_OF_THE_GENERATOR) for n in self._two_numbers_of_nodes(composition))
-        if fine is not None and coarse is not None:
-            defects, others = (
-                self._generator(sde, energy, *rule).defects(degree, self.features) for rule in (fine, coarse)
+        nodes = {1: 300, 2: None}.get(len(recipe.state), 32)
+        integrands = (*recipe.drift, *recipe.D)
+        try:
+            points, weights = density(
+                recipe.H, recipe.state, nodes=nodes, degree=DEGREE, integrands=integrands, **self.options
             )
+        except Unresolved:
+            self.has_grid = False
+            return None
+        kept = weights > (LEAST_WEIGHT if len(weights) > 10_000 else 0)
+        return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
+
+    def _composed(self, most):
+        for nodes in NODES:
+            rule = self.composition.rule(nodes, most)
+            if rule is not None:
+                self.coarser = self.composition.rule(nodes - 1) or rule
+                return rule
+        self.drawn = True
+        return self._draws()
+
+    def _draws(self):
+        return self.composition.draws(DRAWS, 0), np.full(DRAWS, 1 / DRAWS)
+
+    def draws(self, size: tuple[int, ...], seed: int) -> Points:
+        """Independent draws of this shape, by coordinate."""
+        points, weights = self.weighted
+        if not self.has_grid:
+            draws = self.composition.draws(int(np.prod(size)), seed)
+            return {z: x.reshape(size) for z, x in draws.items()}
+        pick = np.random.default_rng(seed).choice(len(weights), size=size, p=weights / weights.sum())
+        return {z: np.asarray(x)[pick] for z, x in points.items()}
+
+    def defects(self, sde: Recipe) -> dict[Expr, float]:
+        """E[L phi] over its terms, by monomial phi: plus the quadrature's error, or the part of draws beyond chance."""
+        features = features_over(self.recipe, self.sites)
+        if self.has_grid:
+            try:
+                generator = generator_at_one_site(
+                    sde.tempered_drift, sde.D, self.recipe.H, self.recipe.state, **self.options
+                )
+                return generator.defects(features=features)
+            except Unresolved:
+                pass
+        degree = fitting_degree(len(features), DEGREE)
+        most = MOST_OF_THE_GENERATOR
+        fits = (n for n in NODES if self.composition.rule(n, most) is not None)
+        nodes = next(fits, NODES[-1] + 1)
+        fine, coarse = (self.composition.rule(n, most) for n in (nodes, nodes - 1))
+        if fine is not None and coarse is not None:
+            defects, others = (self._generator(sde, rule).defects(degree, features) for rule in (fine, coarse))
             errors = {phi: abs(x - others[phi]) for phi, x in defects.items()}
             if max(errors.values()) < max(BOUND, *map(abs, defects.values())) / 10:
                 return {phi: abs(x) + errors[phi] for phi, x in defects.items()}
-        draws = composition.draws(DRAWS, 0)
-        return self._generator(sde, energy, draws, np.full(DRAWS, 1 / DRAWS), drawn=True).defects(degree, self.features)
+        return self._generator(sde, self._draws(), drawn=True).defects(degree, features)
 
-    def _is_unresolved(self, energy):
-        return self._closed_energy(energy) in self._without_grid
+    def _generator(self, sde, weighted, drawn=False):
+        number = closed(**self.options)
+        drift = self.sites.column([number(e) for e in sde.tempered_drift])
+        D = self.sites.matrix(sde.D.applyfunc(number))
+        temperature = self.options["temperature"]
+        return Generator(self.sites.coordinates, drift, D, *weighted, temperature=temperature, drawn=drawn)
 
-    def _two_numbers_of_nodes(self, composition):
-        for nodes in NODES:
-            if composition.rule(nodes, MOST_OF_THE_GENERATOR) is not None:
-                return nodes, nodes - 1
-        return NODES[-2:]
 
-    def _defects_on_a_grid(self, sde, energy):
-        recipe = self.recipe
-        options = {"energy": energy, "values": self.values, "temperature": self.temperature}
-        return generator_at_one_site(sde.tempered_drift, sde.D, recipe.H, recipe.state, **options).defects(
-            features=self.features
-        )
+# ---- a law composed of known laws
 
-    def _generator(self, sde, energy, points, weights, drawn=False):
-        number = self.closed(energy)
-        sites = self.sites
-        drift = sites.column([number(e) for e in sde.tempered_drift])
-        D = sites.matrix(sde.D.applyfunc(number))
-        return Generator(sites.coordinates, drift, D, points, weights, temperature=self.temperature, drawn=drawn)
+
+class Composition:
+    """Draws and a quadrature of exp(-H/T), for an H of numbers and coordinates alone.
+
+    A coordinate in which H is quadratic is normal given the others, and is integrated out by its formula. The other
+    coordinates fall into groups between which H is a sum: one to three coordinates have a grid; larger groups, and
+    groups that no grid resolves, are drawn by a long Metropolis chain. `degree`: of the moments that must be finite.
+    Raises RecipeError where a moment is infinite.
+
+    >>> from recipe import scalar
+    >>> x, y = scalar("x"), scalar("y")
+    >>> banana = Composition(x**2 / 2 + 5 * (y - x**2) ** 2, (x, y))
+    >>> points, weights = banana.rule(8)
+    >>> len(weights), round(float(weights @ points[y]), 10)
+    (64, 1.0)
+    """
+
+    def __init__(self, H: Expr, coordinates: Sequence[Block], *, temperature: float = 1.0, degree: int = 4):
+        self.coordinates = tuple(coordinates)
+        self.degree = degree
+        self.temperature = formula(temperature, "density, temperature")
+        self.gaussians, rest = eliminate_gaussians(H, self.coordinates)
+        self.rest = rest.xreplace({T: self.temperature})
+
+    @cached_property
+    def groups(self) -> list["_Tabulated | _Walked"]:
+        """The coordinates that are not normal given the rest, in independent groups."""
+        left = [b for b in self.coordinates if b not in {g.block for g in self.gaussians}]
+        return [self._group(e, blocks) for e, blocks in separate(self.rest, left)]
+
+    def _group(self, energy, blocks):
+        temperature = float(self.temperature)
+        is_single = len(blocks) == 1 and not blocks[0].domain.is_discrete
+        try:
+            points, weights, _ = law_of(energy, blocks, temperature, (), FINE if is_single else None, self.degree)
+        except Unresolved:
+            if any(b.domain.is_discrete for b in blocks):
+                raise
+            return _Walked(blocks, Group(blocks, energy, temperature))
+        order = np.argsort(points[blocks[0]]) if is_single else slice(None)
+        return _Tabulated({b: x[order] for b, x in points.items()}, weights[order], is_single)
+
+    @cached_property
+    def conditionals(self) -> dict[Block, Callable[[Points, np.ndarray], np.ndarray]]:
+        """The normal coordinates, each after those in its condition, as functions of these and of standard normals."""
+        return {g.block: self._normal(g) for g in reversed(self.gaussians)}
+
+    def _normal(self, gaussian):
+        mean, variance = (self._function(e) for e in (gaussian.mean, T / gaussian.precision))
+
+        def at(points, z):
+            spread = np.asarray(variance(points), float)
+            if not np.all(spread > 0):
+                raise RecipeError(
+                    "density, H",
+                    f"exp(-H) has no finite integral over {gaussian.block}: its precision is {gaussian.precision}",
+                    do=f"Give {gaussian.block} a confining energy.",
+                )
+            return mean(points) + np.sqrt(spread) * z
+
+        return at
+
+    def _function(self, e):
+        e = e.xreplace({T: self.temperature})
+        read = sorted(e.free_symbols, key=lambda b: b.name)
+        f = of_arrays([read], e)
+        return lambda at: f([at[b] for b in read])
+
+    def rule(self, nodes: int, most: float = np.inf) -> Weighted | None:
+        """Points by coordinate and weights, with about `nodes` a coordinate; None without a rule of `most` points."""
+        points: Points = {}
+        weights = np.ones(1)
+        for k, group in enumerate(self.groups):
+            if isinstance(group, _Walked):
+                return None
+            own, w = group.rule(nodes + k % 3)  # other nodes at each site, since a mean field may vanish at equal ones
+            if len(weights) * len(w) > most:
+                return None
+            points, weights = _product(points, weights, own, w)
+        for block, normal in self.conditionals.items():
+            if len(weights) * nodes > most:
+                return None
+            z, w = gaussian(0, 1, nodes)
+            points, weights = _product(points, weights, {block: z}, w)
+            points[block] = normal(points, points[block])
+        return {b: points[b] for b in self.coordinates}, weights / weights.sum()
+
+    def draws(self, size: int, seed: int) -> Points:
+        """Independent draws by coordinate, (size,) each."""
+        random = np.random.default_rng(seed)
+        points: Points = {}
+        for group in self.groups:
+            points |= group.draw(size, random)
+        for block, normal in self.conditionals.items():
+            points[block] = normal(points, random.normal(size=size))
+        return {b: points[b] for b in self.coordinates}
+
+
+def _product(points, weights, others, w):
+    """The product of two rules, without points of negligible weight."""
+    i, j = np.nonzero(np.multiply.outer(weights, w) > LEAST)
+    return {b: x[i] for b, x in points.items()} | {b: x[j] for b, x in others.items()}, weights[i] * w[j]
+
+
+class _Tabulated:
+    """Blocks independent of all others, on a grid that resolves their law; for a single coordinate it is a fine one."""
+
+    def __init__(self, points, weights, is_single):
+        self.points, self.weights, self.is_single = points, weights / weights.sum(), is_single
+
+    def rule(self, nodes):
+        """Points and weights: Gauss points, `nodes` of them, for a single coordinate, else the grid."""
+        if not self.is_single:
+            return _product(self.points, self.weights, {}, np.ones(1))
+        ((block, x),) = self.points.items()
+        x, w = gauss(x, self.weights, nodes)
+        return {block: x}, w
+
+    def draw(self, size, random):
+        """Independent draws: of a single coordinate by its distribution function, else on the grid."""
+        if self.is_single:
+            ((block, x),) = self.points.items()
+            return {block: np.interp(random.random(size), np.cumsum(self.weights) - self.weights / 2, x)}
+        pick = random.choice(len(self.weights), size=size, p=self.weights)
+        return {b: x[pick] for b, x in self.points.items()}
+
+
+class _Walked:
+    """Blocks independent of all others, drawn by a Metropolis chain from their energy."""
+
+    def __init__(self, blocks, group):
+        self.blocks, self.group = blocks, group
+        self.known: Points = {}
+
+    def draw(self, size, random):
+        """Draws without replacement from the walkers of a Metropolis chain, which is run once, since it takes long."""
+        number = len(next(iter(self.known.values()))) if self.known else 0
+        if number < size:
+            seed = int(random.integers(2**31))
+            self.known = metropolis(lambda *z: self.group.energy(*z)[..., 0], self.blocks, size, seed)
+        pick = random.permutation(max(number, size))[:size]
+        return {b: x[pick] for b, x in self.known.items()}

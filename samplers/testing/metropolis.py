@@ -7,15 +7,14 @@ from scipy.special import gammaln
 
 from recipe.symbols import Block
 
-from .charts import Chart
-from .grids import Unresolved
+from .grids import Chart, Points, Unresolved
 
 SWEEPS, CHOICE = 300, 10  # moves of every walker, and candidates for each start
 FREEDOM, WIDTH = 3.0, 2.0  # of the Student law of the starts
 BOUND = 7.5  # standard errors between the middle and the end of the chain
 
 
-def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) -> dict[Block, np.ndarray]:
+def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) -> Points:
     """Draws by block, (size,) each: walkers after SWEEPS moves by differences of other walkers.
 
     Half of the walkers moves at a time, by z' = z + g (a - b) + a little noise with a, b of the other half, which is
@@ -30,13 +29,15 @@ def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) 
     True
     """
     random = np.random.default_rng(seed)
-    charts = [None if b.domain.is_real else Chart(b.domain) for b in blocks]
+    charts = {k: Chart(b.domain) for k, b in enumerate(blocks) if not b.domain.is_real}
+
+    def at(t):
+        return [charts[k].point(x) if k in charts else x for k, x in enumerate(t)]
 
     def potential(t):
-        z = [x if chart is None else chart.point(x) for chart, x in zip(charts, t)]
-        slopes = sum(chart.log_slope(x) for chart, x in zip(charts, t) if chart is not None)
+        slopes = sum(chart.log_slope(t[k]) for k, chart in charts.items())
         with np.errstate(all="ignore"):
-            level = np.broadcast_to(energy(*z), t[0].shape) - slopes
+            level = np.broadcast_to(energy(*at(t)), t[0].shape) - slopes
         return np.where(np.isfinite(level), level, np.inf)
 
     walkers = _start(potential, len(blocks), size + size % 2, random)
@@ -46,8 +47,7 @@ def metropolis(energy: Callable, blocks: Sequence[Block], size: int, seed: int) 
         if sweep == SWEEPS // 2:
             middle = walkers.copy()
     _check_settled(middle, walkers, blocks)
-    points = [x if chart is None else chart.point(x) for chart, x in zip(charts, walkers[:, :size])]
-    return dict(zip(blocks, points))
+    return dict(zip(blocks, at(walkers[:, :size])))
 
 
 def _start(potential, dimension, size, random):

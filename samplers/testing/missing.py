@@ -7,7 +7,7 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, S, diff, exp
 
 from recipe import RecipeError, derive
 from recipe.algebra import at_one_site, vanishes
-from recipe.converse import coefficients, recover
+from recipe.converse import Recovery, coefficients, recover
 from recipe.symbols import OPAQUE, Block, is_site, total
 
 LONG = 500  # operations of a residual, beyond which missing terms are not looked for
@@ -26,21 +26,14 @@ class SDE(NamedTuple):
     D: ImmutableMatrix
 
 
-# ---- the curl behind a drift
-
-
-def curl_of(sde: SDE) -> ImmutableMatrix | None:
-    """The Q of recover(), among its usual candidates, then with roots and functions of the drift and D; else None."""
-    Q = recover(sde.state, sde.H, sde.drift, sde.D).Q
-    if Q is not None:
-        return Q
-    return recover(sde.state, sde.H, sde.drift, sde.D, functions=_functions([*sde.drift, *sde.D])).Q
-
-
-def _functions(formulas):
-    """Roots, inverses and functions of blocks, as candidates for entries of Q."""
-    functions = {x for e in formulas for x in e.atoms(Pow, Function) if not _is_power(x)}
-    return sorted((x for x in functions if x.free_symbols and not x.has(*OPAQUE)), key=str)
+def recovered(sde: SDE) -> Recovery:
+    """The Q of recover() among its usual candidates, else with roots and functions of the drift and D, or why none."""
+    recovery = recover(sde.state, sde.H, sde.drift, sde.D)
+    if recovery.how != "not found":
+        return recovery
+    functions = {x for e in (*sde.drift, *sde.D) for x in e.atoms(Pow, Function) if not _is_power(x)}
+    candidates = sorted((x for x in functions if x.free_symbols and not x.has(*OPAQUE)), key=str)
+    return recover(sde.state, sde.H, sde.drift, sde.D, functions=candidates)
 
 
 def _is_power(x):
@@ -59,8 +52,7 @@ def missing_drift(residual: Expr, sde: SDE) -> Drift:
         return {}
     few = _few_terms(sde)
     quotients = [_quotient(residual, b, sde.H) for b in _moving(sde)]
-    together = [term for terms in few for term in terms]
-    for attempts in (few, quotients, [together], _many_terms(residual, sde, few)):
+    for attempts in (few, quotients, [sum(few, [])], _many_terms(residual, sde, few)):
         drifts = [u for u in (_cancel(residual, terms, sde.H) for terms in attempts if terms) if u]
         if drifts:
             return min(drifts, key=lambda u: sum(e.count_ops() for e in u.values()))
@@ -134,7 +126,7 @@ def shares_of(missing: Drift, sde: SDE) -> list[str]:
     if not missing:
         return []
     whole_drift = [e + missing.get(b, S.Zero) for b, e in zip(sde.state, sde.drift)]
-    Q = curl_of(sde._replace(drift=whole_drift))
+    Q = recovered(sde._replace(drift=whole_drift)).Q
     friction = derive.times_gradient(sde.D, sde.H, sde.state)
     gamma = derive.row_divergence(sde.D if Q is None else sde.D + Q, sde.state)
     notes = []

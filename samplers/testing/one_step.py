@@ -17,11 +17,13 @@ from scipy.special import gammaln
 
 from integrators.step import Step
 from integrators.variates import Time
+from recipe.arrays import whole_power
 
-from .devices import stepped
+from .arguments import stepped
 from .quadrature import Rule, gamma, gaussian, grid, legendre
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
+Powers = tuple[int, ...]  # exponents of a monomial
 
 MOST_MONOMIALS = 210  # to be compared
 AT_ONCE = 4096  # points whose monomials are summed at once, within the processor's cache
@@ -29,51 +31,43 @@ AT_ONCE = 4096  # points whose monomials are summed at once, within the processo
 
 def transition(
     step: Step,
-    law: Mapping[str, Rule],
+    blocks: Sequence[np.ndarray],
+    weights: np.ndarray,
     h: float,
-    gradient: Callable,
+    gradient: Callable | None,
     *,
     constants: Mapping[str, float] | None = None,
-    coupling: Callable | None = None,
     gradient_noise: float | Callable = 0.0,
-    temperature: float = 1.0,
     draw_nodes: int = 9,
     gradient_nodes: int | None = None,
-    chart: Callable | None = None,
     sites: int = 1,
     least: float = 0.0,
     **arguments: Any,
 ) -> tuple[Arrays, Arrays, np.ndarray]:
     """Points of exp(-H/T), their images under the step, both by coordinate of the blocks, and weights.
 
-    `law`: coordinate -> (points, weights); `chart`: the function from coordinates to blocks, by default the identity.
-    `coupling`: an energy of the coordinates beside the energies of `law`. `constants`: adapted quantities by name.
-    `gradient_noise`: the variance of every gradient of the step, a number or a function of the coordinates, integrated
-    over by `gradient_nodes` nodes. Points of weights below `least` are left out.
+    `blocks`, `weights`: the points by block, in the order of the state. `constants`: adapted quantities by name.
+    `gradient_noise`: the variance of every gradient of the step, a number or a function of the blocks, integrated
+    over by `gradient_nodes` nodes. Points of weights below `least` are left out. `arguments`: of the step.
     """
     recipe = step.recipe
     draws = step.program.draws
-    size = len(law)
+    size = len(blocks)
     constants = constants or {}
     if gradient_noise and step.program.carries_gradient:
         raise AssertionError("the noise of a carried gradient is not in the state")
     noisy = step.program.gradients_per_step if gradient_noise else 0
-    errors_of_gradients = [gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy
     axes = [_nodes(d, draw_nodes) for d in draws for _ in range(sites if d.is_vector else 1)]
-    points, weights = grid([*law.values(), *axes, *errors_of_gradients])
-    if coupling:
-        weights = weights * np.exp(-coupling(*points[:size]) / temperature)
-        weights /= weights.sum()
-    points, weights = [x[weights > least] for x in points], weights[weights > least]
+    numbers, mass = grid([*axes, *[gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy])
+    i, j = np.nonzero(np.multiply.outer(weights, mass) > least)
+    points, weights = [*(x[i] for x in blocks), *(x[j] for x in numbers)], weights[i] * mass[j]
 
     def moved(points):
         """Points, their images under the step, and the weights of draws whose law depends on the state."""
         factors: Arrays = []
         z, numbers = points[:size], _by_draw(points[size : size + len(axes)], draws, sites)
-        blocks = chart(*z) if chart else z
-        state = {b.name: _shaped(x, b) for b, x in zip(recipe.state, blocks)}
-        frozen = {a: np.full(_shape(a, len(points[0]), sites), constants[a.name]) for a in recipe.adapted}
-        state |= {a.name: _shaped(x, a) for a, x in frozen.items()}
+        frozen = [np.full((len(z[0]), sites) if a.is_vector else len(z[0]), constants[a.name]) for a in recipe.adapted]
+        state = {b.name: _shaped(x, b) for b, x in zip([*recipe.state, *recipe.adapted], [*z, *frozen])}
         noise = {
             d.name: BY_NODES[d.kind](_shaped(x, d), factors) if d.kind in BY_NODES else _shaped(x, d)
             for d, x in zip(draws, numbers)
@@ -85,14 +79,14 @@ def transition(
             return gradient(theta) + next(errors)
 
         field = noisy_gradient if noisy else gradient
-        after = stepped(step, state, h, gradient=field, noise=noise, temperature=temperature, **arguments)
+        after = stepped(step, state, h, gradient=field, noise=noise, **arguments)
         return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
 
     for k, draw in enumerate(draws, size):
         if draw.kind == "uniform" and not isinstance(draw, Time):
             ends = [np.zeros(len(weights))]
             for _ in range(max(step.draw_blocks[draw.name].domain.categories - 1, 1)):
-                ends.append(threshold(lambda points: moved(points)[1], points, k, ends[-1]))
+                ends.append(_threshold(lambda points: moved(points)[1], points, k, ends[-1]))
             parts = list(pairwise([*ends, np.ones(len(weights))]))
             points = [np.concatenate(x) for x in zip(*(_at(points, k, (low + high) / 2) for low, high in parts))]
             weights = np.concatenate([weights * (high - low) for low, high in parts])
@@ -114,10 +108,6 @@ def _nodes(draw, nodes):
         case "poisson":
             return np.arange(200.0), np.ones(200)
     return np.arange(nodes), np.ones(nodes)
-
-
-def _shape(kind, points, sites):
-    return (points, sites) if kind.is_vector and sites > 1 else (points,)
 
 
 def _shaped(x, kind):
@@ -146,45 +136,31 @@ def _at(points, k, u):
 # ---- uniform numbers
 
 
-def threshold(
-    moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: float | np.ndarray = 0.0
-) -> np.ndarray:
+def _threshold(moved, points, k, beyond):
     """The first jump after `beyond` of a step piecewise constant in a uniform, the k-th coordinate; 1 without one."""
-    if np.any(beyond):
-        return _later_threshold(moved, points, k, np.asarray(beyond))
-    below, above = 2.0**-60, 1 - 2.0**-50
 
-    def at(u, points):
-        return _at(points, k, np.full(len(points[0]), u))
+    def is_first(u, points, first):
+        return np.all([x == y for x, y in zip(moved(_at(points, k, u)), first)], axis=0)
 
-    def equal(a, b):
-        return np.all([x == y for x, y in zip(a, b)], axis=0)
-
-    def bisected(points):
-        low, high = at(below, points)[k], at(1.0, points)[k]
-        first = moved(at(below, points))
+    def bisected(points, low):
+        first = moved(_at(points, k, low))
+        high = np.ones_like(low)
         for _ in range(55):
             middle = (low + high) / 2
-            same = equal(moved(_at(points, k, middle)), first)
+            same = is_first(middle, points, first)
             low, high = np.where(same, middle, low), np.where(same, high, middle)
         return low
 
-    guess = bisected([x[:: 1 + len(x) // 50] for x in points])[0]  # the jump is mostly the same at all points
-    below_it, above_it = (moved(at(u, points)) for u in (guess * (1 - 1e-12), min(guess * (1 + 1e-12), above)))
-    if np.all(equal(below_it, moved(at(below, points)))) and np.all(equal(above_it, moved(at(above, points)))):
-        return at(guess, points)[k]
-    return bisected(points)
-
-
-def _later_threshold(moved: Callable[[Arrays], Arrays], points: Arrays, k: int, beyond: np.ndarray) -> np.ndarray:
-    """The first jump after `beyond`, at every point, by bisection."""
-    low, high = np.minimum(beyond + 2.0**-45, 1), np.ones_like(beyond)
+    low = np.where(beyond > 0, np.minimum(beyond + 2.0**-45, 1), 2.0**-60)
+    thin = slice(None, None, 1 + len(low) // 50)
+    guess = np.full_like(low, bisected([x[thin] for x in points], low[thin])[0])  # mostly the same at all points
     first = moved(_at(points, k, low))
-    for _ in range(55):
-        middle = (low + high) / 2
-        same = np.all([x == y for x, y in zip(moved(_at(points, k, middle)), first)], axis=0)
-        low, high = np.where(same, middle, low), np.where(same, high, middle)
-    return high
+    last = guess[0] * (1 + 1e-12) >= 1 - 2.0**-50
+    if np.all(is_first(guess * (1 - 1e-12), points, first)) and (
+        last or not np.any(is_first(guess * (1 + 1e-12), points, first))
+    ):
+        return guess
+    return bisected(points, low)
 
 
 # ---- draws whose law depends on the state
@@ -227,35 +203,17 @@ BY_NODES = {"poisson": _poisson, "gamma": _gamma}
 
 
 def defect(
-    step: Step, law: Mapping[str, Rule], h: float, gradient: Callable, *, degree: int = 4, **options: Any
+    step: Step, law: Mapping[str, Rule], h: float, gradient: Callable | None, *, degree: int = 4, **options: Any
 ) -> np.ndarray:
     """E[phi(step(z, w))] - E[phi(z)] for all monomials phi up to a degree; `law`: block name -> (points, weights).
 
     `options`: of `transition`.
     """
-    law = {b.name: law[b.name] for b in step.recipe.state}
-    before, after, weights = transition(step, law, h, gradient, **options)
-    return of_degree(moments(after, weights, degree) - moments(before, weights, degree), degree)
+    before, after, weights = transition(step, *grid(law[b.name] for b in step.recipe.state), h, gradient, **options)
+    return moments(after, weights, degree) - moments(before, weights, degree)
 
 
-def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
-    """The table of E[x^i y^j ...], for each exponent from 0 to `degree`.
-
-    >>> moments([np.array([1.0, 3.0])], np.array([0.5, 0.5]), 2)
-    array([1., 2., 5.])
-    """
-    size = degree + 1
-    table = np.zeros((degree + 1) ** len(values))
-    for first in range(0, len(weights), AT_ONCE):
-        products = weights[None, first : first + AT_ONCE]
-        *factors, last = [_powers(v[first : first + AT_ONCE], degree) for v in values]
-        for powers in factors:
-            products = (products[:, None] * powers).reshape(-1, products.shape[1])
-        table += (products @ last.T).ravel()
-    return table.reshape([size] * len(values))
-
-
-def exponents(coordinates: int, degree: int) -> list[tuple[int, ...]]:
+def exponents(coordinates: int, degree: int) -> list[Powers]:
     """The exponents of all monomials of total degree 1 to `degree`, lower degrees first.
 
     >>> exponents(2, 2)
@@ -274,10 +232,15 @@ def fitting_degree(coordinates: int, most: int = 4) -> int:
     return next((d for d in range(most, 1, -1) if math.comb(coordinates + d, d) <= MOST_MONOMIALS), 1)
 
 
-def low_moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
-    """The means of the monomials of `exponents`, in their order, without the table of `moments`.
+def monomial(values: Sequence[np.ndarray], powers: Powers) -> np.ndarray:
+    """The product of powers of some arrays."""
+    return math.prod(whole_power(x, n) for x, n in zip(values, powers) if n)
 
-    >>> low_moments([np.array([1.0, 3.0]), np.ones(2)], np.array([0.5, 0.5]), 2)
+
+def moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) -> np.ndarray:
+    """The means of the monomials of `exponents`, in their order.
+
+    >>> moments([np.array([1.0, 3.0]), np.ones(2)], np.array([0.5, 0.5]), 2)
     array([2., 1., 5., 2., 1.])
     """
     powers = exponents(len(values), degree)
@@ -291,40 +254,3 @@ def low_moments(values: Sequence[np.ndarray], weights: np.ndarray, degree: int) 
             products[power] = products[lower] * values[i][part]
         means += np.array([products[power] @ weights[part] for power in powers])
     return means
-
-
-def _powers(x, degree):
-    """x^0 to x^degree, a row each."""
-    powers = np.ones((degree + 1, len(x)))
-    for k in range(degree):
-        np.multiply(powers[k], x, out=powers[k + 1])
-    return powers
-
-
-def of_degree(table: np.ndarray, degree: int) -> np.ndarray:
-    """The entries of a table of moments of total degree 1 to a degree, flat."""
-    total = sum(np.indices(table.shape))
-    return table[(0 < total) & (total <= degree)]
-
-
-def slopes(
-    step: Step,
-    law: Mapping[str, Rule],
-    gradient: Callable,
-    hs: Sequence[float] = (0.2, 0.1, 0.05, 0.025),
-    at: Callable[[float], Mapping] | None = None,
-    **options: Any,
-) -> list[float]:
-    """The slopes of the norm of the defect between neighbouring step sizes.
-
-    `at`: the function from a step size to arguments of `defect` that change with it.
-    """
-
-    def norm(h):
-        arguments = {"h": h, **options, **(at(h) if at else {})}
-        return np.linalg.norm(defect(step, law, gradient=gradient, **arguments))
-
-    norms = [norm(h) for h in hs]
-    if not min(norms) > 1e-11:
-        raise AssertionError(f"the defect {norms} is lost in rounding: the slope says nothing")
-    return [math.log(a / b) / math.log(g / f) for a, b, g, f in zip(norms, norms[1:], hs, hs[1:])]

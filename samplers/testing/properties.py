@@ -5,13 +5,15 @@ A property takes a Step, and if wanted inputs and an energy. PROPERTIES are all 
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import torch
-from sympy import S, Symbol, diff, sqrt
+from sympy import Rational, S, Symbol, diff, sqrt
 
 from integrators.functions import MatrixOU, braked, phi1
 from integrators.lower import lower
+from integrators.predicted import At
 from integrators.program import verify
 from integrators.scheme import Scheme
 from integrators.step import Step
@@ -19,26 +21,27 @@ from recipe import Energy, Recipe, RecipeError, total
 from recipe.algebra import vanishes
 from recipe.symbols import Block, duration
 
-from .arguments import Inputs, called, largest_error, varied_inputs
-from .derivatives import Derivatives, derivatives, quartic
-from .flow_laws import cumulants, outcomes
-from .interpreter import Answers, Chain, flow_by_flow, interpret
+from .arguments import Inputs, called, derivatives, each, inputs, largest_error
+from .interpreter import Chain, flow_by_flow
+from .quadrature import hermite, legendre
 
 
-def _inputs_and_derivatives(step: Step, at: Inputs | None, energy: Energy | None) -> tuple[Inputs, Derivatives]:
+def _inputs_and_derivatives(step, at, energy):
     """The inputs and derivatives of U for a property, as given, or by default."""
-    if at is None:
-        at = varied_inputs(step)
-    if energy is None:
-        energy = quartic(step.recipe.targets)
-    return at, derivatives(energy)
+    return at or inputs(step, varied=True), derivatives(energy or _quartic(step.recipe.targets))
+
+
+def _quartic(blocks):
+    """The energy sum_i [x_i^4/16 + x_i^2/4 - .4 x_i] + (sum_i x_i)^2/(10 n) of a recipe's targets."""
+    over, size = (total, total(1)) if blocks[0].is_vector else (lambda e: e, len(blocks))
+    well = sum(over(x**4 / 16 + x**2 / 4 - Rational(2, 5) * x) for x in blocks)
+    return Energy(tuple(blocks), U=well + sum(map(over, blocks)) ** 2 / (10 * size))
 
 
 def _agree(result, expected, bound, equation, names=None):
     """Raises AssertionError for states that differ by more than the bound, relative to max(1, |expected|)."""
     for name in names or expected:
-        value, other = np.asarray(result[name], float), np.asarray(expected[name], float)
-        error = largest_error(value, other)
+        error = largest_error(np.asarray(result[name], float), np.asarray(expected[name], float))
         _claim(error <= bound, f"{equation}: {name} is off by {error:.2g}, more than {bound:g}")
 
 
@@ -83,14 +86,11 @@ def word_verifies(step: Step, at: Inputs | None = None, energy: Energy | None = 
 def emitted_equals_interpreted(
     step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1, bound: float = 1e-12
 ) -> None:
-    """The emitted torch step = the statements of its Program = its flows one by one, on the same noise."""
+    """The emitted torch step = its flows one by one, on the same noise."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     result = called(step, *at, **slopes, step_size=h)
-    entries = [b.name for b in step.recipe.entries]
-    for oracle in (interpret, flow_by_flow):
-        expected = oracle(step, at.state, h, noise=at.noise, **slopes, **at.parameters)
-        equation = f"{_name(step)}: the emitted step is not that of {oracle.__name__}"
-        _agree(result, expected, bound, equation, entries)
+    expected = flow_by_flow(step, at.state, h, noise=at.noise, **slopes, **at.parameters)
+    _agree(result, expected, bound, f"{_name(step)}: the emitted step is not that of its flows")
 
 
 def chains_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
@@ -130,13 +130,11 @@ def _blocks(step, state):
 
 
 def _chain(step, at, slopes, h):
-    chain = Chain(step.recipe, at.state, h, at.parameters, answers=Answers(**slopes))
-    if step.recipe.potential:
-        chain.at |= chain.derivatives(slopes["gradient"])
-    if step.program.needs_curvature:
-        chain.at |= chain.derivatives(slopes["curvature"], order=2)
-    if step.program.needs_value:
-        chain.at |= chain.derivatives(slopes["value"], order=0)
+    chain = Chain(step.recipe, at.state, h, at.parameters | slopes)
+    program = step.program
+    needed = {0: program.needs_value, 1: step.recipe.potential is not None, 2: program.needs_curvature}
+    for order in (order for order, is_needed in needed.items() if is_needed):
+        chain.at |= chain.derivatives(order)
     return chain
 
 
@@ -172,7 +170,7 @@ def pieces_sum_to_the_sde(step: Step, at: Inputs | None = None, energy: Energy |
 def _rates(chain, flow):
     """d/dt at t = 0 of the means and covariances under a flow, extrapolated from three times."""
     times = (1e-3, 5e-4, 2.5e-4)
-    coarse, middle, fine = (cumulants(outcomes(chain, chain.at, flow, t), list(flow.updates)) for t in times)
+    coarse, middle, fine = (_cumulants(_outcomes(chain, chain.at, flow, t), list(flow.updates)) for t in times)
 
     def rate(key):
         start = chain.at.get(key, 0)
@@ -190,13 +188,13 @@ def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | 
         if not flow.exact:
             continue
         blocks = list(flow.updates)
-        once = cumulants(outcomes(chain, chain.at, flow, h), blocks)
+        once = _cumulants(_outcomes(chain, chain.at, flow, h), blocks)
         halves = (
             (w * v, end)
-            for w, middle in outcomes(chain, chain.at, flow, h / 2)
-            for v, end in outcomes(chain, middle, flow, h / 2)
+            for w, middle in _outcomes(chain, chain.at, flow, h / 2)
+            for v, end in _outcomes(chain, middle, flow, h / 2)
         )
-        twice = cumulants(halves, blocks)
+        twice = _cumulants(halves, blocks)
         equation = (
             f"{_name(step)}: two half steps of piece {letter!r} are not its whole step, "
             f"F_h = F_h/2 F_h/2, for {flow.equation}"
@@ -209,8 +207,8 @@ def _divergence(flow):
 
     def of_matrix(part, i, j, size, time, *A):
         if part.name == "M":
-            return S(i == j) - time * A[int(i * size + j)]
-        return time * S(i == j)
+            return int(i == j) - time * A[int(i * size + j)]
+        return time * int(i == j)
 
     def at_small_t(e):
         e = e.replace(phi1, lambda x: 1 + x / 2)
@@ -226,8 +224,8 @@ def volume_is_preserved(
 ) -> tuple[str, ...]:
     """det dF_h(z)/dz = 1 for the exact flows without noise whose field has no divergence; returns their letters."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
-    of_one_chain = {*at.state, *at.noise}
-    one = at.each(lambda name, v: v[:1] if name in of_one_chain else v).tensors
+    state, noise = (each(lambda x: x[:1], part) for part in at[:2])
+    one = Inputs(state, noise, at.parameters).tensors
     kept = []
     for letter, flow in _pieces(step).items():
         moves = flow.exact and flow.updates and not flow.draws
@@ -294,6 +292,41 @@ def _flipped(step):
         return all(vanishes(f.xreplace(R) + (-f if b in R else f)) for b, f in rows)
 
     return next(filter(turns_time, (recipe.momenta + recipe.thermostats, recipe.momenta)), ())
+
+
+# ---- the law of a flow, by quadrature over its random numbers
+
+
+def _outcomes(chain, values, flow, time):
+    """Yields (weight, values) after a flow has run for a time, for each node of its random numbers."""
+    for drawn in product(*(_nodes(flow, d) for d in flow.draws)):
+        at = values | {duration: time} | {d: x for d, (_, x) in zip(flow.draws, drawn)}
+        at |= chain.elsewhere(flow.updates.values(), at)
+        moved = {b: chain.value(e, at) for b, e in flow.updates.items()}
+        yield float(np.prod([w for w, _ in drawn])), values | moved
+
+
+def _nodes(flow, draw):
+    """Nodes (weight, value) of a random number; two of its mean and variance where the flow is affine in it."""
+    if draw.kind in ("poisson", "gamma"):
+        return [(0.5, lambda mean, sign=sign: mean + sign * np.sqrt(mean)) for sign in (-1, 1)]
+    if draw.kind == "uniform":
+        x, w = legendre(3)
+        return list(zip(w / 2, (x + 1) / 2))
+    updates = flow.updates.values()
+    many = any(e.has(At) for e in updates)  # flows of many draws, tested at small times
+    if many or any(diff(e, draw).has(draw) for e in updates):
+        x, w = hermite(3 if many else 20)
+        return list(zip(w, x))
+    return [(0.5, -1.0), (0.5, 1.0)]
+
+
+def _cumulants(results, blocks):
+    """The means of blocks, and the covariances of their pairs, site by site."""
+    results = list(results)
+    mean = {b: sum(w * z[b] for w, z in results) for b in blocks}
+    pairs = product(blocks, repeat=2)
+    return mean | {(a, b): sum(w * (z[a] - mean[a]) * (z[b] - mean[b]) for w, z in results) for a, b in pairs}
 
 
 PROPERTIES: tuple[Callable, ...] = (

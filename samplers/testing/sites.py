@@ -72,10 +72,6 @@ class Sites:
         stacked = {b: np.stack([np.asarray(points[z], float) for z in self.of[b]], -1) for b in self.state}
         return {b: x if b.is_vector else x[:, 0] for b, x in stacked.items()}
 
-    def names(self) -> list[tuple[str, int | None]]:
-        """The block and the site of every coordinate; of a scalar block the site is None."""
-        return [(b.name, k if b.is_vector else None) for b in self.state for k in range(len(self.of[b]))]
-
 
 def sites_of(recipe: Recipe) -> int:
     """The number of sites that a check of a recipe needs: several where D, Q or H has a mean field, else 1.

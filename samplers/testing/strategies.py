@@ -1,11 +1,11 @@
 """Hypothesis strategies for recipes, words, energies and states. Only this module needs Hypothesis."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from sympy import Expr, ImmutableMatrix, Integer, Rational, S, cos, diff, exp, sin, sqrt, tanh
+from sympy import ImmutableMatrix, Integer, Rational, S, cos, diff, exp, sin, sqrt, tanh
 from sympy.utilities.iterables import connected_components
 
 import integrators
@@ -37,7 +37,7 @@ from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
 from recipe.symbols import Block
 
-from .arguments import Inputs, varied_inputs
+from .arguments import Inputs, inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
 ENERGY_KINDS = ("gaussian", "quartic", "coupled")
@@ -49,7 +49,6 @@ n = total(1)
 
 
 def _check_kinds(strategy, kinds, known):
-    """Refuses unknown kinds."""
     for kind in kinds:
         if kind not in known:
             raise RecipeError(f"{strategy}, kinds", f"there is no kind {kind!r}", do=did_you_mean(str(kind), known))
@@ -62,21 +61,14 @@ numbers = st.sampled_from([Rational(k, 4) for k in (-6, -3, -1, 1, 2, 5)])
 sizes = st.sampled_from([0.55, 0.8, 1.3, 1.7])
 
 
-def formulas(atoms: Iterable[Expr]) -> st.SearchStrategy[Expr]:
-    """Small polynomials and bounded functions f(u + k v) of some atoms.
-
-    >>> from hypothesis import find
-    >>> find(formulas([theta]), lambda e: e.has(sin)).free_symbols
-    {theta}
-    """
+def _formulas(atoms):
+    """Small polynomials and bounded functions f(u + k v) of some atoms."""
     arguments = st.sampled_from(list(atoms))
     shapes = st.sampled_from([lambda u: u, sin, tanh, lambda u: exp(-(u**2)), lambda u: u**2])
     return st.builds(lambda f, u, k, v: f(u + k * v), shapes, arguments, numbers, arguments)
 
 
-def gram(
-    size: int, entries: st.SearchStrategy[Expr], diagonal: Sequence[Expr] = (1, Rational(3, 2), Rational(3, 4), 2)
-) -> st.SearchStrategy[ImmutableMatrix]:
+def _gram(size, entries, diagonal=(1, Rational(3, 2), Rational(3, 4), 2)):
     """Matrices D, (size, size): L L^T or L^T L with L lower triangular, its diagonal away from 0; 1 + f^2 of size 1."""
     if size == 1:
         return entries.map(lambda f: ImmutableMatrix([[1 + f**2]]))
@@ -218,11 +210,11 @@ def _of_sites(draw, a, b, m, more):
     for x in scalars:
         H += _confining(draw, x, lambda e: n * e, total(tanh(theta)) / n, a, a)
     means = [total(x**2) / n for x in vectors] + [total(theta * vectors[-1]) / n]
-    sites, chain = formulas([*vectors, *scalars, *means, m, *more]), formulas([*scalars, *means, a])
+    sites, chain = _formulas([*vectors, *scalars, *means, m, *more]), _formulas([*scalars, *means, a])
     entries = st.just(S.Zero) | sites if len(vectors + scalars) > 2 else sites
-    D = _by_pair(vectors, draw(gram(len(vectors), sites)))
+    D = _by_pair(vectors, draw(_gram(len(vectors), sites)))
     if scalars:
-        D |= _by_pair(scalars, draw(gram(len(scalars), chain)))
+        D |= _by_pair(scalars, draw(_gram(len(scalars), chain)))
     Q = _curl(draw, [(x, y) for i, x in enumerate(vectors) for y in vectors[i + 1 :] + scalars], entries)
     if len(scalars) == 2:
         Q |= _curl(draw, [scalars], chain)
@@ -236,17 +228,17 @@ def _explicit(draw, a, b, m, more):
     H = potential(*targets)
     for x in state[len(targets) :]:
         H += _confining(draw, x, lambda e: e, sin(targets[0]), a, m)
-    entries = formulas([*state, a, b, *more])
+    entries = _formulas([*state, a, b, *more])
     some = st.just(S.Zero) | entries if size > 2 else entries
     pairs = [(state[i], state[j]) for i in range(size) for j in range(i + 1, size)]
-    return state, H, draw(gram(size, some)), _curl(draw, pairs, some), targets
+    return state, H, draw(_gram(size, some)), _curl(draw, pairs, some), targets
 
 
 def _linear(draw, a, b, m, more):
     state = (theta, p, r)[: draw(st.sampled_from([1, 2, 2, 3, 3]))]
     moving = state if len(state) == 1 or draw(st.integers(0, 4)) == 0 else state[1:]  # the others follow without noise
     constants = st.sampled_from([S.Zero, Rational(1, 2), b, -Rational(3, 4)])
-    D = _by_pair(moving, draw(gram(len(moving), constants, (1, Rational(3, 2), a, 1 / a))))
+    D = _by_pair(moving, draw(_gram(len(moving), constants, (1, Rational(3, 2), a, 1 / a))))
     H = potential(theta)
     for x in state[1:]:
         H += total((x - draw(st.sampled_from([S.Zero, b]))) ** 2 * draw(st.sampled_from([S.One, 1 / m, a]))) / 2
@@ -367,8 +359,8 @@ def _shares(draw, front, middle):
     left = dict.fromkeys([*front, middle], S.One)
     pairs = []
     for k, x in enumerate(front):
-        last = x != middle and x not in front[k + 1 :]
-        part = left[x] * (1 if last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
+        is_last = x != middle and x not in front[k + 1 :]
+        part = left[x] * (1 if is_last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
         left[x] -= part
         pairs.append((x, part / 2))
     return [*pairs, (middle, left[middle]), *pairs[::-1]]
@@ -393,6 +385,6 @@ def targets(recipe: Recipe, **options: Any) -> st.SearchStrategy[Energy]:
 def states(
     step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), *, tensors: bool = False
 ) -> st.SearchStrategy[Inputs]:
-    """State, noise and parameters of a step, by `varied_inputs`; torch tensors with `tensors=True`."""
-    drawn = st.integers(0, 2**32 - 1).map(lambda seed: varied_inputs(step, chains, shape, seed))
+    """State, noise and parameters of a step, by `inputs`; torch tensors with `tensors=True`."""
+    drawn = st.integers(0, 2**32 - 1).map(lambda seed: inputs(step, chains, shape, seed, varied=True))
     return drawn.map(lambda at: at.tensors) if tensors else drawn

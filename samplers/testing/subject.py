@@ -1,6 +1,6 @@
 """The subject of the layers of checks: a step, the recipe whose law the step should have, and that law.
 
-The law is exp(-H/T) with U a quartic or a double well, at a temperature, masses and frictions away from 1. Adapted
+The law is exp(-H/T) with U of one well or of two, at a temperature, masses and frictions away from 1. Adapted
 quantities are frozen, and gradients have noise of the variance that the recipe's budget states.
 """
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import sympy
-import torch
 from sympy.core.function import AppliedUndef
 
 import integrators
@@ -20,14 +19,15 @@ from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
-from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
+from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
 
 from ..stock import named
-from .arguments import NUM_DATA, TEMPERATURE
+from .arguments import NUM_DATA, TEMPERATURE, derivatives
 from .cases import Case, case_of
+from .densities import WELLS, wells
 from .interpreter import evaluate
-from .laws import Law, Laws
+from .laws import Law
 from .sites import Sites, sites_of
 
 Points = dict[Block, np.ndarray]
@@ -35,22 +35,8 @@ Points = dict[Block, np.ndarray]
 FROZEN_AT = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 DRAW_NODES, GRADIENT_NODES, MOST_POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
 
-x, y = sympy.symbols("x y", real=True)
-ENERGIES = {
-    "quartic": Energy(x, U=x**4 / 4 + x**2 / 2 - 2 * x / 5),
-    "double well": Energy(x, U=(x**2 - 1) ** 2 + x / 5),
-}
-# of an angle from -pi to pi; a box is scaled to the width 2 pi
-OF_AN_ANGLE = {
-    "quartic": -sympy.cos(x - sympy.Rational(2, 5)),
-    "double well": sympy.cos(2 * x) + sympy.sin(x - sympy.Rational(1, 3)) / 2,
-}
-BANANA = {"banana": Energy((x, y), U=3 * x**2 / 2 + (y - x**2 / 3) ** 2)}
-_TORCH = {name: getattr(torch, name) for name in ("exp", "log", "sin", "cos", "tanh", "sqrt", "sinh", "cosh")}
 
-
-def unaltered(step: Step) -> Step:
-    """Returns the step unchanged."""
+def _unaltered(step):
     return step
 
 
@@ -58,19 +44,19 @@ def unaltered(step: Step) -> Step:
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `energies`, by name: of one coordinate, summed over the target's coordinates, or of all of them. Mutants have a
-    recipe `wrong`, compiled in place of the right one, or functions that change the compiled step, `alter`, and the
-    accept-reject step, `alter_accepted`; `origin` is the right subject of a mutant. `chains` and `seed` are for runs
-    from a stationary start.
+    `energy`: of one coordinate, summed over the target's coordinates, or of all of them; by default there are several.
+    Mutants have a recipe `wrong`, compiled in place of the right one, or functions that change the compiled step,
+    `alter`, and the accept-reject step, `alter_accepted`; `origin` is the right subject of a mutant. `chains` and
+    `seed` are for runs from a stationary start.
     """
 
     case: Case
     scheme: Any = None
     pieces: Mapping | None = None
-    energies: Mapping[str, Energy] = field(default_factory=lambda: ENERGIES)
+    energy: Energy | None = None
     wrong: Recipe | None = None
-    alter: Callable[[Step], Step] = unaltered
-    alter_accepted: Callable[[Step], Step] = unaltered
+    alter: Callable[[Step], Step] = _unaltered
+    alter_accepted: Callable[[Step], Step] = _unaltered
     chains: int = 20_000
     seed: int = 0
     backend: str = "torch"
@@ -84,19 +70,13 @@ class Subject:
     @cached_property
     def right(self) -> "Subject":
         """The subject without its mistake, shared by all mutants of a subject."""
-        if self.wrong is None and self.alter is self.alter_accepted is unaltered:
+        if self.wrong is None and self.alter is self.alter_accepted is _unaltered:
             return self
-        return self.origin or replace(self, wrong=None, alter=unaltered, alter_accepted=unaltered)
+        return self.origin or replace(self, wrong=None, alter=_unaltered, alter_accepted=_unaltered)
 
-    def mutant(
-        self,
-        *,
-        wrong: Recipe | None = None,
-        alter: Callable[[Step], Step] = unaltered,
-        alter_accepted: Callable[[Step], Step] = unaltered,
-    ) -> "Subject":
-        """The subject with a mistake."""
-        return replace(self, wrong=wrong, alter=alter, alter_accepted=alter_accepted, origin=self)
+    def mutant(self, **mistake: Any) -> "Subject":
+        """The subject with a mistake: `wrong`, `alter` or `alter_accepted`."""
+        return replace(self, **mistake, origin=self)
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -142,25 +122,50 @@ class Subject:
 
     @cached_property
     def numbers(self) -> dict[Any, float]:
-        """The number of each parameter, adapted quantity, T, num_data and step_number, by symbol."""
+        """The number of each symbol but blocks: of parameters, of adapted quantities, and of the step."""
         values = {s: self.case.parameters[s.name] for s in self.recipe.parameters}
         values |= {a: self.constants[a.name] for a in self.recipe.adapted}
-        return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0}
+        h = self.case.step_size or 0.01
+        return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0, step_size: h}
 
-    @property
-    def values(self) -> dict[Any, float]:
-        """The number of each symbol but blocks: `numbers`, and the step size."""
-        return {**self.numbers, step_size: self.case.step_size or 0.01}
+    def arguments(self, energy: str, step: Step | None = None) -> dict[str, Any]:
+        """Arguments of the frozen step, or of a given one, beside state and noise: derivatives of U, and numbers."""
+        step = step or self.still
+        program = step.program
+        of_recipe = self.case.parameters.items()
+        settings: dict[str, Any] = {name: x for name, x in of_recipe if name in step.parameters}
+        settings |= {"temperature": TEMPERATURE} | ({"num_data": NUM_DATA} if program.reads(num_data) else {})
+        if self.recipe.potential is None:
+            return settings
+        asked = {"gradient": True, "curvature": program.needs_curvature, "value": program.needs_value}
+        return settings | {name: self.derivatives[energy][name] for name, is_read in asked.items() if is_read}
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Arguments of the step beside state, gradient and noise."""
-        settings: dict[str, Any] = {"temperature": TEMPERATURE, **self.case.parameters}
-        if self.still.program.reads(num_data):
-            settings["num_data"] = NUM_DATA
-        return settings
+    @cached_property
+    def derivatives(self) -> dict[str, dict[str, Callable]]:
+        """U of all chains and its derivatives, by name of the energy."""
+        if self.right is not self:
+            return self.right.derivatives
+        blocks = self.recipe.targets
+        over = total if blocks[0].is_vector else sympy.Add
+        return {name: derivatives(Energy(blocks, U=over(U))) for name, U in self.energies.items()}
 
     # ---- the law
+
+    @cached_property
+    def energies(self) -> dict[str, sympy.Expr]:
+        """U as a formula of the target blocks at one site, by name: the caller's, or by default all that fit."""
+        blocks = self.recipe.targets
+        if self.energy is not None:
+            return {"energy": _of_a_site(self.energy, self.recipe)}
+        if self.recipe.potential is None:
+            return {"its own": sympy.S.Zero}
+        if any(b.domain.is_compact for b in blocks):
+            return {"one well": wells(blocks), "two wells": wells(blocks, "double well")}
+        energies = {name: wells(blocks, name) for name in WELLS}
+        if len(blocks) == 2:
+            x, y = blocks
+            energies["banana"] = 3 * x**2 / 2 + (y - x**2 / 3) ** 2
+        return energies
 
     @cached_property
     def sites(self) -> Sites:
@@ -168,18 +173,12 @@ class Subject:
         return Sites(self.recipe.state, sites_of(self.recipe))
 
     @cached_property
-    def stationary(self) -> Laws:
-        """exp(-H/T) for every energy of the target."""
-        return (
-            self.right.stationary if self.right is not self else Laws(self.recipe, self.sites, TEMPERATURE, self.values)
-        )
-
-    @cached_property
     def laws(self) -> dict[str, Law]:
-        """exp(-H/T) as points and weights, by name of the energy."""
+        """exp(-H/T), by name of the energy."""
         if self.right is not self:
             return self.right.laws
-        return {name: self.stationary.law(self.energy(name), self.noise_points) for name in self.energies}
+        more = TEMPERATURE, self.numbers, self.noise_points
+        return {name: Law(self.recipe, self.sites, U, *more) for name, U in self.energies.items()}
 
     @cached_property
     def unresolved(self) -> str:
@@ -204,7 +203,7 @@ class Subject:
         several = self.sites.number > 1
         if law.drawn or several and (any(self.recipe.supplied) or any(d.kind != "normal" for d in program.draws)):
             return False
-        return len(law.weights) * self.noise_points <= MOST_POINTS
+        return len(law.weighted[1]) * self.noise_points <= MOST_POINTS
 
     @property
     def first_energy(self) -> str:
@@ -220,43 +219,6 @@ class Subject:
         ]
         noisy = self.still.program.gradients_per_step if any(self.recipe.supplied) else 0
         return prod(points) * GRADIENT_NODES**noisy
-
-    def energy(self, name: str) -> Any:
-        """U of the target blocks, a formula."""
-        U = self.energies[name]
-        blocks = self.recipe.targets
-        return U.on(blocks) if len(U.coordinates) > 1 else sum(U.on((b,)) for b in blocks)
-
-    # ---- gradients
-
-    def derivative(self, name: str, order: int) -> Callable[[Any], Any]:
-        """The derivatives of U by each coordinate, of tensors or of dicts by block."""
-        U = self.energy(name)
-        blocks = self.recipe.targets
-        by_block = {b.name: sympy.lambdify(blocks, sympy.diff(U, b, order), [_TORCH, "math"]) for b in blocks}
-
-        def at(theta):
-            if not isinstance(theta, dict):
-                return by_block[blocks[0].name](theta)
-            return {name: f(*(theta[b.name] for b in blocks)) for name, f in by_block.items()}
-
-        return at
-
-    def value(self, name: str) -> Callable[[Any], Any]:
-        """U of all chains, `(chains,)`, as a function of tensors or of dicts by block."""
-        blocks = self.recipe.targets
-        of_site = sympy.lambdify(blocks, self.energy(name), [_TORCH, "math"])
-
-        def at(theta):
-            coordinates = [theta[b.name] for b in blocks] if isinstance(theta, dict) else [theta]
-            values = of_site(*coordinates)
-            return values.reshape(len(values), -1).sum(1)
-
-        return at
-
-    def curvature(self, name: str) -> dict[str, Any]:
-        """The curvature of U, as an argument of a step that asks for it."""
-        return {"curvature": self.derivative(name, 2)} if self.still.program.needs_curvature else {}
 
     def gradient_variance(self, h: float, points: Points) -> Any:
         """The variance of gradients that meet the budget S, 2 S m/(h c^2), for m gradients in a step with factor c."""
@@ -303,14 +265,12 @@ def subject_of(
         recipe = named(recipe, "check")
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe
-        recipe = step.declared
-        scheme = step.scheme
-        pieces = step.pieces
-        backend = step.backend
+        recipe, scheme, pieces, backend = step.declared, step.scheme, step.pieces, step.backend
     if not isinstance(recipe, Recipe):
         what = f"expected a Recipe, or a Step without scheme= and pieces=, got {type(recipe).__name__}"
         raise RecipeError("check", what, do="Pass recipe.Recipe(...).")
-    subject = Subject(_case(recipe, values or {}), scheme, pieces, _energies(energy, recipe), backend=backend)
+    subject = Subject(_case(recipe, values or {}), scheme, pieces, energy, backend=backend)
+    _ = subject.energies  # raises RecipeError for an energy of several sites
     if not is_open(subject.recipe) and not subject.recipe.fields:
         subject.live.check(subject.case.step_size or 0.05, **subject.case.parameters)
     return subject
@@ -328,42 +288,19 @@ def _case(recipe, values):
     return replace(case, values={**case.values, **values})
 
 
-def _energies(energy, recipe):
-    """The energies by name that a recipe is checked with: the caller's, or by default all that fit."""
-    if energy is not None:
-        return {"energy": _of_a_site(energy, recipe)}
-    if recipe.potential is None:
-        return {"its own": ENERGIES["quartic"]}
-    if any(b.domain.is_compact for b in recipe.targets):
-        return _between_ends(recipe.targets)
-    return ENERGIES | BANANA if len(recipe.targets) == 2 else ENERGIES
-
-
-def _between_ends(blocks):
-    """Energies of one and of two wells, for targets with angles or boxes among them."""
-    plain = sympy.symbols(f"x:{len(blocks)}", real=True)
-    energies = {}
-    for name, new in (("quartic", "one well"), ("double well", "two wells")):
-        terms = []
-        for z, b in zip(plain, blocks):
-            middle = (b.domain.low + b.domain.high) / 2
-            width = b.domain.width
-            angle = 2 * sympy.pi * (z - middle) / width
-            terms.append(OF_AN_ANGLE[name].subs(x, angle) if b.domain.is_compact else ENERGIES[name].U.subs(x, z))
-        energies[new] = Energy(plain, U=sympy.Add(*terms))
-    return energies
-
-
 def _of_a_site(energy, recipe):
-    """An energy as a formula of plain coordinates; RecipeError unless it has one, or as many as the target's blocks."""
-    if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(recipe.targets)):
+    """An energy as a formula of the targets; RecipeError unless it has one coordinate, or one for each target."""
+    blocks = recipe.targets
+    if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(blocks)):
         raise RecipeError(
             f"{recipe.name}, check, energy",
             f"it is an Energy of one coordinate, got {energy!r}",
             do="Write Energy(x, U=...): the checks integrate over one site.",
         )
-    plain = sympy.symbols(f"x:{len(energy.coordinates)}", real=True)
-    return Energy(plain, U=at_one_site(energy.U).xreplace(dict(zip(energy.coordinates, plain))))
+    U = at_one_site(energy.U)
+    if len(energy.coordinates) > 1:
+        return U.xreplace(dict(zip(energy.coordinates, blocks)))
+    return sympy.Add(*(U.xreplace({energy.coordinates[0]: b}) for b in blocks))
 
 
 def is_open(recipe: Recipe) -> bool:

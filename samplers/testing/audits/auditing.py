@@ -8,13 +8,10 @@ import torch
 
 from ...running.watching import Bar
 from ..results import Report
-from .black_box import BlackBox, OutOfTime
-from .experiment import Experiment
-from .first_look import first_look
+from .experiment import Experiment, OutOfTime
 from .judgement import judge
 from .laws import LAWS
-from .measurements import measured
-from .plan import Plan, check_function
+from .measurements import first_look, measured
 from .verdicts import Audit
 
 RUNS = 4 + len(LAWS) * 2 * 3  # of the first look and the measurements; more are run where the start is not forgotten
@@ -52,44 +49,50 @@ def audit(
     >>> audit(langevin, time=4, chains=2000, alpha=1e-9, progress=False).verdict
     'vanishing bias'
     """
-    started = perf_counter()
     name = getattr(run, "__name__", type(run).__name__)
-    check_function(run)
-    plan = Plan(step_size, time, chains, temperatures, alpha, seed, limit)
+    experiment = Experiment(
+        run,
+        name,
+        step_size=step_size,
+        time=time,
+        chains=chains,
+        temperatures=temperatures,
+        alpha=alpha,
+        seed=seed,
+        limit=limit,
+    )
     numpy_state = np.random.get_state()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
     try:
-        with torch.random.fork_rng(devices=[]), Bar(name, RUNS, shown=progress, unit="run") as bar:
+        with torch.random.fork_rng(devices=[]), Bar(name, RUNS, shown=progress, unit="run") as experiment.bar:
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)
-            experiment = Experiment(BlackBox(run, name, bar, limit), plan)
             _perform(experiment)
     finally:
         torch.set_num_threads(threads)
         np.random.set_state(numpy_state)
-    comparisons = experiment.comparisons
     return Audit(
         name,
-        comparisons.verdict,
-        tuple(comparisons.findings),
-        Report(name, tuple(comparisons.results)),
+        experiment.verdict,
+        tuple(experiment.findings),
+        Report(name, tuple(experiment.results)),
         tuple(experiment.cells),
-        plan.threshold,
+        experiment.threshold,
         alpha,
-        round(perf_counter() - started, 1),
+        round(perf_counter() - experiment.started, 1),
     )
 
 
-def _perform(experiment: Experiment) -> None:
+def _perform(experiment):
     """Runs the audit to its verdict, or until time runs out."""
     try:
         halves = first_look(experiment)
-        if halves is None or experiment.comparisons.verdicts:
+        if halves is None or experiment.verdicts:
             return
         biases = measured(experiment)
         if biases is not None:
-            judge(experiment, experiment.cells, biases, halves)
+            judge(experiment, biases, halves)
     except OutOfTime as ended:
-        experiment.comparisons.verdicts.clear()
-        experiment.comparisons.conclude("not finished", str(ended))
+        experiment.verdicts.clear()
+        experiment.conclude("not finished", str(ended))

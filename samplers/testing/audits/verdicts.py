@@ -7,7 +7,7 @@ import numpy as np
 
 from recipe.results import Findings, Row
 
-from ..results import Report, Result
+from ..results import Report
 from .laws import Law
 
 VERDICTS: dict[str, bool | None] = {  # in this order: the first that applies is the verdict
@@ -123,40 +123,3 @@ class Audit(Findings):
         return "\n".join(
             [*lines, "", f"  |z| > {self.threshold:.2f} counts: a right sampler fails one audit in {rate}"]
         )
-
-
-class Comparisons:
-    """The comparisons of an audit so far: results, findings, and the verdicts of failed comparisons."""
-
-    def __init__(self) -> None:
-        self.results: list[Result] = []
-        self.findings: list[str] = []
-        self.verdicts: set[str] = set()
-
-    @property
-    def verdict(self) -> str:
-        """The first of VERDICTS that applies."""
-        return next((verdict for verdict in VERDICTS if verdict in self.verdicts), "unbiased")
-
-    def conclude(self, verdict: str, text: str) -> None:
-        """Adds a verdict, and a finding with its reason."""
-        self.verdicts.add(verdict)
-        self.findings.append(f"{verdict}: {text}")
-
-    def keeps(
-        self,
-        layer: str,
-        statistic: str,
-        value: float,
-        bound: float,
-        equation: str,
-        verdict: str,
-        text: str,
-        subject: str = "",
-    ) -> bool:
-        """Records whether a statistic keeps its bound, and returns that; if not, adds the verdict and the finding."""
-        result = Result(layer, statistic, float(value), float(bound), equation, subject)
-        self.results.append(result)
-        if not result.ok:
-            self.conclude(verdict, text)
-        return result.ok

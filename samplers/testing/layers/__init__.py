@@ -5,8 +5,7 @@ check. A new layer is a file of this folder and an entry in LAYERS.
 """
 
 from .defect import one_step_defect
-from .differential import differential
-from .formulas import generator, symbolic
+from .formulas import differential, generator, symbolic
 from .linear import linear_law
 from .stationary import non_gaussian, stationary_start
 from .work import work

@@ -1,16 +1,20 @@
 """Chains of a subject that start from independent draws of exp(-H/T), and their steps."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from integrators import noise
+from integrators import noise, streams
 from integrators.step import Step
+from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe import Recipe
 from recipe.symbols import Total
 
-from ..devices import stepped
+from ..arguments import stepped
+from ..features import evaluated, features_of
+from ..one_step import Powers, monomial
 from ..subject import Subject
 
 State = dict[str, Any]  # tensors by name, (chains, sites), of scalar blocks (chains,)
@@ -20,13 +24,9 @@ def sites_of_a_run(subject: Subject) -> int:
     """The number of sites in chains of a subject: of its law, or 2 where sites are independent, else 1."""
     if subject.sites.number > 1:
         return subject.sites.number
-    return 2 if subject.recipe.target_is_vector and not _coupled(subject.recipe) else 1
-
-
-def _coupled(recipe: Recipe) -> bool:
-    """Whether the sites of a chain are coupled, by totals or scalar blocks."""
+    recipe = subject.recipe
     totals = any(t.integrand.free_symbols for e in (*recipe.drift, *recipe.D) for t in e.atoms(Total))
-    return totals or any(not b.is_vector for b in recipe.state)
+    return 1 if totals or not all(b.is_vector for b in recipe.state) else 2
 
 
 def exact_start(subject: Subject, energy: str, chains: int) -> State:
@@ -65,8 +65,8 @@ def moved_chains(
 
     Gradients have errors of `sign`, of the variance that the recipe's budget states.
     """
-    step = subject.still
-    slope = subject.derivative(energy, 1)
+    arguments = subject.arguments(energy)
+    slope = arguments.pop("gradient", None)
     generator = torch.Generator().manual_seed(subject.seed)
 
     def noisy_slope(theta):
@@ -76,13 +76,69 @@ def moved_chains(
         return slope(theta) + torch.as_tensor(spread) * errors
 
     gradient = noisy_slope if any(subject.recipe.supplied) else slope
-    slopes = {"gradient": gradient, **subject.curvature(energy)}
     for numbers in noise_of_steps:
-        state = stepped(step, state, h, noise=numbers, **slopes, **subject.settings)
+        state = stepped(subject.still, state, h, noise=numbers, gradient=gradient, **arguments)
     return state
 
 
-def opposite(subject: Subject, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The random numbers of a step, with the signs of the normal ones reversed."""
+def accepted_chains(
+    subject: Subject, step: Step, energy: str, start: State, h: float, noise_of_steps: Iterable[Any]
+) -> Iterator[State]:
+    """Yields the states of steps that are accepted or rejected; half of the chains run in each direction of time."""
+    chains = len(start[subject.recipe.state[0].name])
+    zero = torch.zeros(chains, dtype=torch.float64)
+    turn = noise.uniform(subject.seed, 0, streams.START, chains, (), dtype=torch.float64)
+    state = start | {DIRECTION.name: torch.where(turn < 0.5, 1.0, -1.0).double(), WORK.name: zero, ACCEPTED.name: zero}
+    arguments = subject.arguments(energy, step)
+    for numbers in noise_of_steps:
+        state = step(state, h, noise=numbers, **arguments)
+        yield state
+
+
+def mirrored_chains(subject: Subject, energy: str, start: State, h: float) -> list[State]:
+    """The states after one step with the same random numbers, the normal ones and errors of gradients of both signs."""
+    (numbers,) = noise_of(subject, 1, len(start[subject.recipe.state[0].name]))
     normal = {d.name for d in subject.still.program.draws if d.kind == "normal"}
-    return {name: -v if name in normal else v for name, v in numbers.items()}
+    opposite = {name: -v if name in normal else v for name, v in numbers.items()}
+    return [moved_chains(subject, energy, start, h, [one], sign) for sign, one in ((1, numbers), (-1, opposite))]
+
+
+# ---- moments of chains
+
+
+def features_by_site(recipe: Recipe, state: Mapping[str, Any]) -> list[np.ndarray]:
+    """The features of all blocks, (chains, sites) each."""
+    arrays = [np.asarray(state[b.name]) for b in recipe.state]
+    return evaluated(features_of(recipe), recipe.state)([x.reshape(len(x), -1) for x in arrays])
+
+
+def worst_moment(
+    recipe: Recipe,
+    start: State,
+    end: State,
+    powers: Iterable[Powers],
+    expected: Mapping[Powers, float] | None = None,
+    allowed: Mapping[Powers, float] | None = None,
+) -> tuple[float, str]:
+    """The largest error of a moment, a mean over sites, beyond what is `allowed`, in standard errors, and its name.
+
+    Errors are from the `expected` moments, or where these are not known, from the start of the same chains.
+    """
+    before, after = (features_by_site(recipe, side) for side in (start, end))
+    worst = 0.0
+    name = ""
+    for power in powers:
+        first, values = (monomial(side, power).mean(-1) for side in (before, after))
+        if expected is None:
+            values, centre = values - first, 0.0
+            spread = values.std()
+        else:  # the deviation of the start, since wrong chains may scatter so far that no error stands out
+            centre = expected[power]
+            spread = first.std()
+        off = max(abs(values.mean() - centre) - (allowed[power] if allowed else 0.0), 0)
+        error = spread / len(values) ** 0.5
+        score = off / error if error else (np.inf if off else 0.0)
+        if not score <= worst:
+            worst = score
+            name = "*".join(f"{f}^{n}" for f, n in zip(features_of(recipe), power) if n)
+    return float(worst), name or "phi"

@@ -1,19 +1,16 @@
 """The layer of the one-step defect, the change of exp(-H/T) by one step, by quadrature or by draws."""
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from recipe.arrays import whole_power
-
 from ..features import evaluated, features_over
 from ..generator import STANDARD_ERRORS
-from ..laws import Law
-from ..one_step import exponents, fitting_degree, low_moments, transition
+from ..laws import Weighted
+from ..one_step import exponents, fitting_degree, moments, monomial, transition
 from ..results import Result, Results
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
-from .chains import exact_start, moved_chains, noise_of, opposite
+from .chains import exact_start, mirrored_chains
 
 DRAWN_STEP, DRAWN_CHAINS, DRAWN_BOUND = 0.004, 20_000, 1e-2  # where state and noise are drawn
 
@@ -67,49 +64,45 @@ def is_resolved(right: Subject, energy: str) -> bool:
     if law.coarser is None:
         return True
     h, _ = _step_sizes(right, right.live.order)
-    norm, coarse = (_norm(right, energy, h, one) for one in (law, law.coarser))
+    norm, coarse = (_norm(right, energy, h, one) for one in (law.weighted, law.coarser))
     return bool(abs(norm - coarse) <= 0.02 * norm + 1e-9)
 
 
-def _norm(subject: Subject, energy: str, h: float, law: Law | None = None) -> float:
+def _norm(subject: Subject, energy: str, h: float, weighted: Weighted | None = None) -> float:
     """The norm of (E_pi[phi(step)] - E_pi[phi])/E_pi|phi| over all monomials phi of degree 1 to 4."""
-    before, after, weights = moved(subject, energy, h, law)
+    before, after, weights = moved(subject, energy, h, weighted)
     features = evaluated(features_over(subject.recipe, subject.sites), subject.sites.coordinates)
     before, after = features(before), features(after)
     degree = fitting_degree(len(before))
-    change = low_moments(after, weights, degree) - low_moments(before, weights, degree)
-    return float(np.linalg.norm(change / low_moments([abs(v) for v in before], weights, degree)))
+    change = moments(after, weights, degree) - moments(before, weights, degree)
+    return float(np.linalg.norm(change / moments([abs(v) for v in before], weights, degree)))
 
 
 def moved(
-    subject: Subject, energy: str, h: float, law: Law | None = None
+    subject: Subject, energy: str, h: float, weighted: Weighted | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
     """Points of exp(-H/T), or of another law, by coordinate, their images under the frozen step, and weights."""
     recipe = subject.recipe
-    law = law or subject.laws[energy]
-    blocks = subject.sites.arrays(law.points) if subject.sites.number > 1 else law.points
-    values = [np.asarray(blocks[b]) for b in recipe.state]
+    points, weights = weighted or subject.laws[energy].weighted
+    blocks = subject.sites.arrays(points) if subject.sites.number > 1 else points
+    arguments = subject.arguments(energy)
 
-    def chart(index):
-        return tuple(v[np.asarray(index, int)] for v in values)
+    def variance(*values):
+        return subject.gradient_variance(h, dict(zip(recipe.state, values)))
 
-    def variance(index):
-        return subject.gradient_variance(h, dict(zip(recipe.state, chart(index))))
-
-    settings: dict[str, Any] = {**subject.settings, **subject.curvature(energy)}
     return transition(
         subject.still,
-        {"": (np.arange(len(law.weights)), law.weights)},
+        [np.asarray(blocks[b]) for b in recipe.state],
+        weights,
         h,
-        subject.derivative(energy, 1),
-        chart=chart,
+        arguments.pop("gradient", None),
         constants=subject.constants,
         gradient_noise=variance if any(recipe.supplied) else 0.0,
         draw_nodes=DRAW_NODES,
         gradient_nodes=GRADIENT_NODES,
         sites=subject.sites.number,
         least=1e-14,
-        **settings,
+        **arguments,
     )
 
 
@@ -122,18 +115,17 @@ def _by_draws(subject: Subject, energy: str, layer: str) -> Result:
     The mean over both signs of the noise cancels terms of order sqrt(h), the difference terms of order h^2.
     """
     start = exact_start(subject, energy, DRAWN_CHAINS)
-    (numbers,) = noise_of(subject, 1, DRAWN_CHAINS)
     ends = [
-        (factor / 2, moved_chains(subject, energy, start, h, [one], sign))
+        (factor / 2, end)
         for factor, h in ((4, DRAWN_STEP / 2), (-1, DRAWN_STEP))
-        for sign, one in ((1, numbers), (-1, opposite(subject, numbers)))
+        for end in mirrored_chains(subject, energy, start, h)
     ]
     before = _columns(subject, start)
     columns = [(factor, _columns(subject, end)) for factor, end in ends]
     worst = 0.0
     for power in exponents(len(before), fitting_degree(len(before))):
-        phi = _monomial(before, power)
-        rate = sum(factor * (_monomial(after, power) - phi) for factor, after in columns) / DRAWN_STEP
+        phi = monomial(before, power)
+        rate = sum(factor * (monomial(after, power) - phi) for factor, after in columns) / DRAWN_STEP
         beyond = max(abs(rate.mean()) - STANDARD_ERRORS * rate.std() / len(rate) ** 0.5, 0)
         worst = max(worst, beyond / abs(phi).mean())
     return Result(
@@ -151,7 +143,3 @@ def _columns(subject, state):
     blocks = [state[b.name].reshape(len(state[b.name]), -1).T.numpy() for b in subject.recipe.state]
     features = evaluated(features_over(subject.recipe, subject.sites), subject.sites.coordinates)
     return features([x for sites in blocks for x in sites[: subject.sites.number]])
-
-
-def _monomial(columns, power):
-    return np.prod([whole_power(x, n) for x, n in zip(columns, power) if n], axis=0)

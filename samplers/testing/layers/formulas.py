@@ -1,8 +1,10 @@
-"""The layers of the formulas: whether exp(-H) is the law of the SDE that the step discretises."""
+"""The layers of the formulas: whether exp(-H) is the law of the SDE, and the emitted text that of the flows."""
 
 import sympy
 
+from ..arguments import by_oracle, called, inputs, worst
 from ..generator import BOUND
+from ..interpreter import flow_by_flow
 from ..results import Result, Results
 from ..subject import Subject
 
@@ -32,7 +34,7 @@ def generator(subject: Subject) -> Results:
     if subject.unresolved:
         return subject.unresolved
     for name in subject.energies:
-        defects = subject.stationary.defects(sde, subject.energy(name))
+        defects = subject.laws[name].defects(sde)
         phi, defect = max(defects.items(), key=lambda item: abs(item[1]))
         yield Result(
             "generator",
@@ -41,5 +43,22 @@ def generator(subject: Subject) -> Results:
             BOUND,
             "E[f . grad phi + T D : hess phi] = 0 under exp(-H/T)",
             subject=name,
+        )
+    return None
+
+
+def differential(subject: Subject) -> Results:
+    """Compares the emitted step, adapting, with its flows one by one on the same noise, at several shapes of sites."""
+    step = subject.live
+    shapes: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2)) if step.recipe.target_is_vector else ((),)
+    for shape in shapes:
+        at = inputs(step, 32, shape)
+        yield Result(
+            "differential",
+            f"error against the flows one by one, {len(shape)} axes",
+            worst(called(step, *at), by_oracle(flow_by_flow, step, *at)),
+            1e-11,
+            "the emitted text is the formulas of its flows",
+            subject=str(step.scheme),
         )
     return None

@@ -5,7 +5,7 @@ mass at a boundary, is not reached by the noise, or holds only at temperature 1,
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,11 +13,9 @@ from typing import Any
 from sympy import Add, ImmutableMatrix, S, expand, log, sqrt, zeros
 
 from recipe import Energy, Recipe, RecipeError
-from recipe.certificate import Certificate
 from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Block, scalar, total, vector
-
-from .cases import case_of
+from recipe.symbols import scalar, total, vector
+from samplers.testing.cases import case_of
 
 KINDS = ("properness", "boundary", "reach", "temperature", "frozen blocks")
 ELSEWHERE = 3.0  # the temperature at which a law of temperature 1 is checked
@@ -36,7 +34,7 @@ class Unsound:
     freeze: tuple[str, ...] = ()
     values: dict[str, float] = field(default_factory=dict)
 
-    def certificate(self, temperature: float | None = None) -> Certificate | None:
+    def certificate(self, temperature=None):
         """The certificate of the recipe; None for a recipe that is refused at its declaration."""
         try:
             recipe = self.declare()
@@ -45,7 +43,7 @@ class Unsound:
         values = {s.name: self.values[s.name] for s in recipe.parameters if s.name in self.values}
         return recipe.check(temperature=temperature or self.temperature, freeze=self.freeze, **values)
 
-    def killing_time(self, layer: str) -> float | None:
+    def killing_time(self, layer):
         """The seconds in which the layer "symbolic" finds the fault, else None; other layers are not run."""
         if layer != "symbolic":
             return None
@@ -54,7 +52,7 @@ class Unsound:
         return None if certificate is not None and certificate.exact else time.perf_counter() - started
 
 
-def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
+def unsound_recipes(recipe):
     """Yields the unsound recipes that can be made from a right recipe.
 
     >>> from samplers import SGLD
@@ -76,7 +74,7 @@ def unsound_recipes(recipe: Recipe) -> Iterator[Unsound]:
         yield Unsound("frozen blocks", f"{b} held still", lambda: recipe, freeze=(b.name,), values=values)
 
 
-def _changed(recipe: Recipe, **changes: Any) -> Recipe:
+def _changed(recipe, **changes):
     """The recipe with other formulas, without the words and budgets of the old formulas."""
     plain: dict[str, Any] = {"pieces": {}, "scheme": None, "schemes": {}, "supplied": {}, "conversions": {}}
     return replace(recipe, **(plain | changes))
@@ -85,7 +83,7 @@ def _changed(recipe: Recipe, **changes: Any) -> Recipe:
 # ---- properness
 
 
-def _improper(recipe: Recipe) -> Iterator[Change]:
+def _improper(recipe):
     """Yields recipes with the wrong sign of the energy of an auxiliary block, or of the target."""
     terms = Add.make_args(expand(recipe.H))
     for b in recipe.momenta + recipe.thermostats:
@@ -104,7 +102,7 @@ def _improper(recipe: Recipe) -> Iterator[Change]:
 # ---- boundary
 
 
-def _open_ends(recipe: Recipe) -> Iterator[Change]:
+def _open_ends(recipe):
     """Yields recipes with noise that does not vanish at the end of the target's domain."""
     if recipe.adapt or recipe.jumps:
         return
@@ -118,7 +116,7 @@ def _open_ends(recipe: Recipe) -> Iterator[Change]:
             yield f"constant noise at the end of {b}", partial(_changed, recipe, D=ImmutableMatrix(D))
 
 
-def _on_a_half_line(recipe: Recipe, b: Block) -> Recipe:
+def _on_a_half_line(recipe, b):
     half = (vector if b.is_vector else scalar)(b.name, domain="positive")
 
     def there(e):
@@ -138,7 +136,7 @@ def _on_a_half_line(recipe: Recipe, b: Block) -> Recipe:
 # ---- reach
 
 
-def _unreached(recipe: Recipe) -> Iterator[Change]:
+def _unreached(recipe):
     """Yields recipes with noise that vanishes at 0, with a target that nothing moves, and without noise."""
     for b in recipe.targets:
         i = recipe.state.index(b)
@@ -158,7 +156,7 @@ def _unreached(recipe: Recipe) -> Iterator[Change]:
 # ---- temperature
 
 
-def _of_one_temperature(recipe: Recipe) -> Iterator[Change]:
+def _of_one_temperature(recipe):
     """Yields recipes with a mass of theta for normal momenta, and log mass in H not multiplied by the temperature."""
     if recipe.adapt or recipe.latents or not recipe.target_is_vector:
         return

@@ -2,17 +2,15 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from orders import coupled
 
-from integrators.step import Step
-
-from .one_step import transition
-from .quadrature import Rule, golub_welsch, recurrence
+from samplers.testing.one_step import transition
+from samplers.testing.quadrature import golub_welsch, recurrence
 
 
 @dataclass(frozen=True)
@@ -34,34 +32,34 @@ class CoordinateLaw:
     points: tuple[float, ...] = ()
 
     @cached_property
-    def grid(self) -> Rule:
+    def grid(self):
         """Points and weights of a fine grid, sums over which are integrals."""
         low = -self.reach if self.low is None else self.low
         at = np.array(self.points) if self.points else np.linspace(low, self.reach, 8001)
         weight = np.exp(-self.energy(at) / self.temperature)
         return at, weight / weight.sum()
 
-    def mean(self, f: Callable[[np.ndarray], np.ndarray]) -> float:
+    def mean(self, f):
         """The mean E f of a function."""
         at, weight = self.grid
         return float(weight @ f(at))
 
-    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    def draw(self, generator, shape):
         """Independent draws by the inverse of the distribution function."""
         at, weight = self.grid
         return np.interp(generator.random(shape), np.cumsum(weight) - weight / 2, at)
 
     @cached_property
-    def recurrence(self) -> tuple[np.ndarray, np.ndarray]:
+    def recurrence(self):
         """Coefficients a, b of the orthonormal polynomials: b_k q_{k+1} = (x - a_k) q_k - b_{k-1} q_{k-1}."""
         return recurrence(*self.grid, self.nodes)
 
     @cached_property
-    def quadrature(self) -> Rule:
+    def quadrature(self):
         """Gauss nodes and weights (Golub & Welsch 1969)."""
         return golub_welsch(*self.recurrence)
 
-    def polynomials(self, at: np.ndarray, degree: int) -> np.ndarray:
+    def polynomials(self, at, degree):
         """q_0, ..., q_degree at given points, a row each."""
         a, b = self.recurrence
         q = [np.zeros_like(at), np.ones_like(at)]
@@ -71,7 +69,7 @@ class CoordinateLaw:
         return np.stack(q[1:])
 
 
-def normal(mean: float, variance: float, nodes: int = 14) -> CoordinateLaw:
+def normal(mean, variance, nodes=14):
     """The normal law of a mean and a variance."""
     return CoordinateLaw(lambda z: (z - mean) ** 2 / (2 * variance), abs(mean) + 9 * variance**0.5, nodes)
 
@@ -86,23 +84,34 @@ class SchemeLaw:
 
     def __init__(
         self,
-        step: Step,
-        h: float,
-        laws: Mapping[str, CoordinateLaw],
-        degree: int,
+        step,
+        h,
+        laws,
+        degree,
         *,
-        chart: tuple[Callable | None, Callable] = (None, lambda *z: z),
-        noise_nodes: int = 6,
-        **options: Any,
+        chart=(lambda *z: z, lambda *z: z),
+        coupling=None,
+        noise_nodes=6,
+        gradient=None,
+        temperature=1.0,
+        **options,
     ):
         self.laws = laws
         self.names = list(laws)
         outwards, self.inwards = chart
         most = [min(degree, law.nodes - 1) for law in laws.values()]
         self.degrees = [k for k in itertools.product(*(range(k + 1) for k in most)) if sum(k) <= degree]
-        rules = {name: law.quadrature for name, law in laws.items()}
+        points, weights = coupled([law.quadrature for law in laws.values()], coupling, temperature)
         before, after, weights = transition(
-            step, rules, h, draw_nodes=noise_nodes, chart=outwards, least=1e-16, **options
+            step,
+            outwards(*points),
+            weights,
+            h,
+            gradient,
+            draw_nodes=noise_nodes,
+            least=1e-16,
+            temperature=temperature,
+            **options,
         )
         self.z = np.stack(self.inwards(*before))
         basis = self.basis(self.z)
@@ -111,18 +120,18 @@ class SchemeLaw:
         moved = self.basis(np.stack(self.inwards(*after)))
         self.matrix = np.linalg.solve(self.gram, self.weighted @ moved.T)
 
-    def basis(self, z: np.ndarray) -> np.ndarray:
+    def basis(self, z):
         """Products of polynomials up to the total degree, a row each."""
         most = np.max(self.degrees, axis=0)
         factors = [law.polynomials(at, int(k)) for law, at, k in zip(self.laws.values(), z, most)]
         return np.stack([math.prod(f[i] for f, i in zip(factors, k)) for k in self.degrees])
 
-    def after(self, steps: int, f: Callable) -> float:
+    def after(self, steps, f):
         """E f(z) after `steps` steps; f is a polynomial of the coordinates, in their order."""
         row = self.gram[0] @ np.linalg.matrix_power(self.matrix, steps)
         return float(row @ np.linalg.solve(self.gram, self.weighted @ f(*self.z)))
 
-    def autocorrelation(self, steps: int) -> float:
+    def autocorrelation(self, steps):
         """The autocorrelation of the first coordinate at a lag of `steps`."""
         f = np.linalg.solve(self.gram, self.weighted @ self.z[0])
         mean, square = self.gram[0] @ f, f @ self.gram @ f

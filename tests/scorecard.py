@@ -1,13 +1,12 @@
 """The scorecard of the checks: which layer kills which mutant, and how often a right sampler fails.
 
-python -m samplers.testing.scorecard --out out/scorecard
+python tests/scorecard.py --out out/scorecard
 """
 
 import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -16,14 +15,14 @@ from typing import Any
 
 import torch
 from scipy.stats import kstest, norm
+from unsound import Unsound, unsound_recipes
 
-from ..running.watching import Bar
-from .arguments import called, inputs, worst
-from .cases import CASES
-from .layers import LAYERS, non_gaussian, stationary_start
-from .mutation import DETERMINISTIC, Mutant, mutants
-from .subject import subject_of
-from .unsound import Unsound, unsound_recipes
+from samplers.running.watching import Bar
+from samplers.testing.arguments import called, inputs, worst
+from samplers.testing.cases import CASES
+from samplers.testing.layers import LAYERS, non_gaussian, stationary_start
+from samplers.testing.mutation import DETERMINISTIC, Mutant, mutants
+from samplers.testing.subject import subject_of
 
 STOCHASTIC = (stationary_start, non_gaussian)
 EQUIVALENT = "it computes the same numbers"
@@ -40,22 +39,22 @@ class Row:
     reason: str | None = None
 
     @property
-    def killed(self) -> bool:
+    def killed(self):
         """Whether a layer killed the mutant."""
         return self.killed_by(self.seconds)
 
-    def killed_by(self, layers: Iterable[str]) -> bool:
+    def killed_by(self, layers):
         """Whether one of the given layers killed the mutant."""
         return any(self.seconds[layer] is not None for layer in layers)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self):
         """The row as plain data."""
         row: dict[str, Any] = {"sampler": self.sampler, "kind": self.kind, "mistake": self.mistake}
         row["killed"] = self.seconds
         return row if self.reason is None else {**row, "reason": self.reason}
 
 
-def judged(name: str) -> list[Row]:
+def judged(name):
     """The rows of all mutants of a stock sampler."""
     torch.set_num_threads(1)
     recipe = CASES[name].recipe
@@ -63,7 +62,7 @@ def judged(name: str) -> list[Row]:
     return [_judged(name, mutant) for mutant in wrong]
 
 
-def _judged(name: str, mutant: Mutant | Unsound) -> Row:
+def _judged(name, mutant):
     row = Row(name, mutant.kind, mutant.mistake, {layer: mutant.killing_time(layer) for layer in LAYERS})
     if row.killed:
         return row
@@ -71,7 +70,7 @@ def _judged(name: str, mutant: Mutant | Unsound) -> Row:
     return replace(row, reason=EQUIVALENT if equivalent else "unknown")
 
 
-def is_equivalent(mutant: Mutant) -> bool:
+def is_equivalent(mutant):
     """Whether the mutant and the right step compute the same numbers on random inputs."""
     right, wrong = mutant.subject.right.live, mutant.subject.live
     shapes: tuple[tuple[int, ...], ...] = ((), (3,)) if right.recipe.target_is_vector else ((),)
@@ -81,16 +80,14 @@ def is_equivalent(mutant: Mutant) -> bool:
     )
 
 
-def alarms(seed: int, names: tuple[str, ...]) -> list[tuple[float, bool, str]]:
+def alarms(seed, names):
     """Value, verdict and name of each stochastic statistic of a right sampler, reseeded, at a tenth of the chains."""
     torch.set_num_threads(1)
     one = replace(subject_of(CASES[names[seed % len(names)]].recipe), seed=seed, chains=2000)
     return [(r.value, r.ok, f"{r.layer}: {r.statistic}") for layer in STOCHASTIC for r in layer(one)]
 
 
-def scorecard(
-    names: Sequence[str] | None = None, runs: int = 1000, processes: int = 2
-) -> tuple[list[Row], dict[str, Any]]:
+def scorecard(names=None, runs=1000, processes=2):
     """The two parts of the scorecard: rows of mutants, and counts of the false alarms of right samplers."""
     names = tuple(names or CASES)
     with get_context("spawn").Pool(processes) as pool:
@@ -102,7 +99,7 @@ def scorecard(
     return rows, _counts(runs, statistics_of_all)
 
 
-def _counts(runs: int, results: list[tuple[float, bool, str]]) -> dict[str, Any]:
+def _counts(runs, results):
     """Counts of false alarms by statistic, and a test of whether the correlations' p-values are uniform."""
     failed = Counter(name for _, ok, name in results if not ok)
     # the non-Gaussian layer repeats the noise of the stationary start
@@ -118,7 +115,7 @@ def _counts(runs: int, results: list[tuple[float, bool, str]]) -> dict[str, Any]
     }
 
 
-def summary(rows: list[Row], counts: dict[str, Any]) -> str:
+def summary(rows, counts):
     """The scorecard as markdown."""
     survivors = [row for row in rows if not row.killed]
     equivalent = sum(row.reason == EQUIVALENT for row in survivors)
@@ -148,14 +145,14 @@ def summary(rows: list[Row], counts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _median_time(rows: list[Row]) -> float:
+def _median_time(rows):
     """The median over mutants of the seconds of the first layer that kills."""
     return statistics.median(
         next(seconds for seconds in row.seconds.values() if seconds is not None) for row in rows if row.killed
     )
 
 
-def _table(rows: list[Row], by: str) -> Iterator[str]:
+def _table(rows, by):
     """Yields lines of a table by sampler, or by kind: numbers of mutants, of killed ones, and of kills by layer."""
     yield f"| {by} | mutants | killed | " + " | ".join(LAYERS) + " |"
     yield "|---" * (3 + len(LAYERS)) + "|"
@@ -166,7 +163,7 @@ def _table(rows: list[Row], by: str) -> Iterator[str]:
         yield f"| {name} | {' | '.join(map(str, counts))} |"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv=None):
     """Writes scorecard.md and scorecard.json into a folder, and prints scorecard.md."""
     parser = argparse.ArgumentParser(description="The scorecard of the checks: which layer kills which mutant.")
     parser.add_argument("--out", type=Path, default=Path("out/scorecard"), help="folder")
