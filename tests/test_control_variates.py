@@ -624,7 +624,7 @@ WRONG = {
         ["control_variate, energy", "halves", "num_data times the mean"],
     ),
     "an energy with .item()": (
-        lambda: control_variate(lambda w, b: (w * float(w[0])).sum() + (b[0] @ w).mean(), C, (X, Y)),
+        lambda: control_variate(lambda w, b: (w * w[0].item()).sum() + (b[0] @ w).mean(), C, (X, Y)),
         ["control_variate, energy", "many chains"],
     ),
     "a symbolic energy": (

@@ -245,7 +245,7 @@ def test_a_closure_is_called_with_gradients_on_and_its_loss_returned():
         loss.backward()
         return loss
 
-    assert float(optimizer.step(closure)) == float(loss_of(parameters()))
+    assert torch.equal(optimizer.step(closure), loss_of(parameters()))
 
 
 def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
