@@ -2,6 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 200
 JOBS ?= 1
+TESTS := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=100000 $(BIN)/python
 
 .PHONY: demo check test slow roundings versions lint format docs wheel scorecard bench gpu crashtest papers clean
 
@@ -9,13 +10,13 @@ demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
 
 check: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python tests/nearest.py $(FILES)
+	$(TESTS) tests/nearest.py $(FILES)
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(TESTS) -m pytest --numprocesses auto --dist worksteal
 
 slow: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m slow
+	$(TESTS) -m pytest --numprocesses auto -m slow
 
 roundings: .venv/ready
 	$(BIN)/python tests/roundings.py $(NAMES)

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import devices  # noqa: F401, says whether Triton interprets
@@ -27,7 +27,7 @@ gc.disable()  # until everything is imported
 sys.dont_write_bytecode = False  # pytest keeps the asserts that it has rewritten, else every process does it again
 os.environ.setdefault("MPLBACKEND", "Agg")
 SHIFT = pytest.StashKey()
-PAPERS = Path(__file__).parent.parent / "examples" / "papers"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture(scope="session")
@@ -38,15 +38,33 @@ def images(tmp_path_factory):
     return folder
 
 
+@contextmanager
+def scripts_of(folder: Path):
+    """Scripts that import each other by their names, which scripts of another folder may bear, too."""
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    for name in [path.stem for path in folder.glob("*.py")]:
+        sys.modules.pop(name, None)
+
+
 @pytest.fixture(scope="module")
 def papers():
-    """The experiments of the papers are scripts that import each other; networks are made in float32."""
-    sys.path.insert(0, str(PAPERS))
+    """The experiments of the papers; networks are made in float32."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
-    yield PAPERS
+    with scripts_of(EXAMPLES / "papers") as folder:
+        yield folder
     torch.set_default_dtype(dtype)
-    sys.path.remove(str(PAPERS))
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    """The script that runs the samplers of the gallery."""
+    with scripts_of(EXAMPLES / "gallery"):
+        import run
+
+        yield run
 
 
 @pytest.fixture

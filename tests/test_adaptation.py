@@ -5,10 +5,12 @@ By the order of the recipe they move after the step and see its new blocks ("lag
 """
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from statements import interpret
 from sympy import Piecewise, Symbol, exp, sqrt
 
@@ -107,10 +109,10 @@ WORDS = ["Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F", "F A F"]
 OBSERVE = {"a": lambda theta: theta**2 - 0.1, "b": lambda theta: theta.reshape(len(theta), -1).sum(1)}
 
 
-@pytest.mark.parametrize("reuse", [True, False])
-@pytest.mark.parametrize("order", ["lagged", "same_step"])
-@pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("make", OWN)
+EVERY_WAY = [*product(OWN, WORDS, ["lagged", "same_step"], [True, False])]
+
+
+@pytest.mark.parametrize("make, word, order, reuse", covering(EVERY_WAY, EVERY_WAY[::3]))
 def test_the_emitted_adaptation_equals_the_oracle(make, word, order, reuse):
     step = compile(replace(make(), order=order), word, reuse_gradient=reuse)
     state, drawn, parameters = inputs(step, 4, (3,))

@@ -1,7 +1,6 @@
 import ast
 import json
 import os
-import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -552,17 +551,11 @@ sys.exit(main(["sample", "sgld", "--energy", "banana", "--steps", "1", "--no-pro
 
 
 @pytest.mark.parametrize("argv", [["list"], ["show", "sghmc"]])
-def test_list_and_show_answer_within_two_seconds(argv):
-    def seconds():  # of the processor: a busy machine has other clocks
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    taken = []
-    while len(taken) < 4 and min(taken, default=2) >= 2:  # a neighbour on the same core can double it
-        before = seconds()
-        subprocess.run([COMMAND, *argv], check=True, capture_output=True)
-        taken.append(seconds() - before)
-    assert min(taken) < 2
+def test_list_and_show_answer_within_a_second_for_they_import_no_torch(argv):
+    """What they import takes their time: sympy alone is half a second, torch one and a half more."""
+    code = f"import sys; from samplers.cli import main; main({argv}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"torch", "scipy", "pandas", "matplotlib", "arviz"}.isdisjoint(done.stderr.split())
 
 
 def test_a_reader_that_leaves_early_is_no_error():

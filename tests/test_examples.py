@@ -80,6 +80,7 @@ def assert_near(comparison, margin):
     assert abs(comparison.bias).max() < 0.5 and abs(comparison.spread - 1).max() < margin
 
 
+@pytest.mark.slow
 def test_the_demo_agrees_with_its_reference(tmp_path, capsys):
     """Means within half a posterior sd and sds within 35 % of the reference, for 31 coefficients, at an ESS above 150.
 

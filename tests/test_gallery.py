@@ -1,24 +1,9 @@
 """The gallery's samplers: each is declared with its source, and some are run against the quadrature of their law."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-
-FOLDER = Path(__file__).parents[1] / "examples" / "gallery"
-
-
-@pytest.fixture(scope="module")
-def gallery():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import run
-
-        yield run
-    finally:
-        sys.path.remove(str(FOLDER))
+from conftest import EXAMPLES
 
 
 def test_there_are_many_none_of_them_stock_and_each_names_its_source(gallery):
@@ -30,7 +15,7 @@ def test_there_are_many_none_of_them_stock_and_each_names_its_source(gallery):
 
 
 def test_the_results_are_of_all_of_them_and_none_is_wrong(gallery):
-    table = (FOLDER / "results.md").read_text().split("```")[1].splitlines()
+    table = (EXAMPLES / "gallery" / "results.md").read_text().split("```")[1].splitlines()
     assert [row.split()[0] for row in table[2:-1]] == list(gallery.GALLERY)
     assert all(" agrees " in row for row in table[2:-1])
     assert table[-1].startswith(f"{len(gallery.GALLERY)} samplers, 0 wrong, ")

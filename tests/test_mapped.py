@@ -293,7 +293,7 @@ def of_sums(recipe, name):
     return mapped(recipe, theta=z, by=by, inverse=inverse)
 
 
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", covering(SUMS, set(SUMS) - {"ball"}))
 @pytest.mark.parametrize("recipe", [LANGEVIN, RIEMANN], ids=lambda r: r.name)
 def test_the_law_is_proved_where_sites_mix(recipe, name):
     other = of_sums(recipe, name)

@@ -11,7 +11,6 @@ from threading import Barrier
 import numpy
 import pytest
 import torch
-from covering import covering
 from idx_files import idx
 from pictures import width
 
@@ -278,7 +277,8 @@ def gaussian(tmp_path_factory):
     return example, sgld, psgld[0.99]
 
 
-@pytest.mark.parametrize("h", covering([0.05, 0.3], [0.3]))
+@pytest.mark.slow
+@pytest.mark.parametrize("h", [0.05, 0.3])
 def test_sgld_has_the_variances_and_the_autocorrelation_time_of_its_exact_law(gaussian, h):
     """5 % for the variances, four standard errors or more (the wide coordinate at h = .05); 10 % for the time."""
     example, sgld, _ = gaussian

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("papers")
 # ---- thermostats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ATMC", "mSGNHT", "SGHMC, V_g known"])
 def test_a_thermostat_and_who_is_told_have_the_variance_of_the_target(study, name):
     """Within 8 %: more than four standard errors."""
@@ -111,6 +112,7 @@ def pixels(study, tmp_path):
     return study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["SGD, batch norm", "ATMC", "SGNHT"])
 def test_the_last_state_of_each_cycle_but_the_first_is_a_sample(pixels, method):
     from atmc_cifar import run

@@ -70,6 +70,7 @@ def test_equal_excess_is_another_comparison_than_equal_eps(papers):
     assert example.of_excess(at_home).verdict.value == "fails"
 
 
+@pytest.mark.slow
 def test_the_posterior_of_few_data_is_found_by_hmc_and_by_both_samplers(study, tmp_path, monkeypatch):
     """Two features, 60 data: from draws of the posterior the variances exceed it, and more at the larger step."""
     import numpy
@@ -202,6 +203,7 @@ study.Study(Path(out), Path(data), study.Scale.QUICK).result(psgld_mnist.network
 """
 
 
+@pytest.mark.slow
 def test_a_network_that_is_killed_goes_on_bit_for_bit(of_images, papers, tmp_path):
     import psgld_mnist as example
 

@@ -3,7 +3,6 @@
 import numpy
 import pytest
 import torch
-from covering import covering
 from pictures import width
 
 from samplers.schedules import Polynomial
@@ -57,7 +56,8 @@ def regression(papers, tmp_path_factory):
     return data.beta, weights, {name: example.errors(w, data)[1] for name, w in weights.items()}
 
 
-@pytest.mark.parametrize("start", covering(["0.4", "0.5"], ["0.5"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["0.4", "0.5"])
 def test_sgld_sa_finds_the_three_coefficients_among_a_thousand(regression, start):
     """Each within 1.3 of the truth, and above 1.3 times every other weight."""
     beta, weights, _ = regression
@@ -66,7 +66,8 @@ def test_sgld_sa_finds_the_three_coefficients_among_a_thousand(regression, start
     assert w[:3].min() > 1.3 * w[3:].abs().max()
 
 
-@pytest.mark.parametrize("start", covering(["0.4", "0.5"], ["0.5"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["0.4", "0.5"])
 def test_sgld_sa_predicts_better_than_sgld_and_than_emvs_from_the_same_start(regression, start):
     """The noise alone gives an MSE of 3.1, the exact ridge 24."""
     mse = regression[2]
@@ -154,6 +155,7 @@ def test_santa_leaves_the_shallow_well_and_rmsprop_never_does(wells):
     assert not (ends["refinement only"] < example.BARRIER).any()
 
 
+@pytest.mark.slow
 def test_refinement_ends_in_a_minimum_and_exploration_does_not(wells):
     """Distance to the nearer minimum: .11 in the median before; after it 1e-4, but where friction froze low."""
     example, ends = wells
