@@ -100,6 +100,9 @@ class Adapted(Block):
     fields = ("is_vector", "domain", "start")
     start: Expr
 
+    def _hashable_content(self):
+        return (*super()._hashable_content(), self.start)  # gradients of U at different blocks read the same
+
 
 class Supplied(Declared):
     """A symbol with values supplied by the caller; `is_vector`: whether there is one value per site."""
