@@ -82,7 +82,7 @@ class Block(Declared):
     """A named part of the state; `is_vector`: whether a block has one value per site, else one per chain."""
 
     __slots__ = ("is_vector", "domain")
-    fields = ("is_vector", "domain")
+    fields: ClassVar[tuple[str, ...]] = ("is_vector", "domain")
     what = "block"
     is_vector: bool
     domain: Domain
@@ -126,7 +126,7 @@ class Parameter(Declared):
     """A constant of a recipe with sign, default and doc; `per`: the vector block for a value per site, or None."""
 
     __slots__ = ("sign", "default", "doc", "per")
-    fields = ("sign", "default", "doc", "per")
+    fields: ClassVar[tuple[str, ...]] = ("sign", "default", "doc", "per")
     what = "parameter"
     sign: str
     default: float | None

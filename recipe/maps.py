@@ -302,7 +302,7 @@ def _rule(recipe: Recipe, own: Map, carried: bool) -> dict[Any, Any]:
     return rule
 
 
-def _piece(piece: Piece, places: dict[Block, Block]) -> Piece:
+def _piece(piece: Piece, places: dict[Any, Block]) -> Piece:
     return replace(piece, parts=tuple((part, places.get(b, b)) for part, b in piece.parts))
 
 
