@@ -284,8 +284,8 @@ def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[S
                     if name not in read:
                         continue
                     read.discard(name)
-                case Gradient(names):
-                    read -= {g for _, g in names}
+                case Gradient():
+                    read.difference_update(statement.defines)
             read |= {s for e in statement.values for s in e.free_symbols}
             statements.insert(0, statement)
         kept.insert(0, Stage(stage.title, tuple(statements)))

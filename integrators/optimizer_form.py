@@ -46,7 +46,7 @@ def optimizer_form(
         if not (first.reads_gradient or first.reads(0)):
             continue
         program = lower(recipe, rotated, flows, given_gradient=True, adapt=adapt, scope=scope, value=reads_value)
-        if all(s.source == "given" for s in program.statements if isinstance(s, Gradient)):
+        if all(s.source == "given" for s in program.gradients):
             return program
     what = f"the word {scheme} needs more than one gradient per step"
     raise RecipeError(where, what, do="Choose a word with one, such as 'B A O A B' or 'F A'.")
@@ -58,7 +58,7 @@ def of_the_loss(program: Program, *, prior: bool) -> Program:
     With a `prior` of precision prior_precision, grad U = num_data g + prior_precision theta. Raises RecipeError if the
     recipe already has a prior_precision.
     """
-    ((theta, g),) = next(s.names for s in program.statements if isinstance(s, Gradient))
+    ((theta, g),) = program.gradients[0].names
     slope: Expr = num_data * g
     lets: tuple[Let, ...] = ()
     if prior:

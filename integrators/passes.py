@@ -257,20 +257,12 @@ def check_statements(program: Program) -> None:
 
 def supplied(program: Program) -> list[Symbol]:
     """The derivatives and statistics that the caller supplies."""
-    names: list[Symbol] = []
-    for statement in program.statements:
-        match statement:
-            case Gradient(pairs):
-                names += [derivative for _, derivative in pairs]
-            case Observe(name):
-                names.append(name)
-    return names
+    return [name for s in program.statements if isinstance(s, Gradient | Observe) for name in s.defines]
 
 
 def inputs(program: Program) -> list[Symbol]:
     """The symbols of numbers that Python computes once per step: constants, parameters, T, h."""
-    defined = {*supplied(program), *(s.name for s in program.statements if isinstance(s, Sum))}
-    defined |= {name for s in program.statements if isinstance(s, (Let, Solve)) for name in s.defines}
+    defined = {name for s in program.statements for name in s.defines}
     numbers = (s for s in _read(program.statements) - defined if not isinstance(s, (Variate, Block)))
     return sorted(numbers, key=lambda s: s.name)
 

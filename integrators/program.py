@@ -52,6 +52,7 @@ class Set:
     block: Block | Local
     value: Expr
     values = property(lambda self: (self.value,))
+    defines = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Adapt:
     block: Block
     value: Expr
     values = property(lambda self: (self.value,))
+    defines = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Draw:
     name: Variate
     parameter: Expr | None = None
     values = property(lambda self: () if self.parameter is None else (self.parameter,))
+    defines = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Observe:
     name: Local
     observed: Observed
     values = ()
+    defines = property(lambda self: (self.name,))
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Gradient:
     order: int = 1
     potential: Potential | None = None
     values = ()
+    defines = property(lambda self: tuple(g for _, g in self.names))
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -108,6 +113,7 @@ class Sum:
     name: Local
     integrand: Expr
     values = property(lambda self: (self.integrand,))
+    defines = property(lambda self: (self.name,))
 
 
 @dataclass(frozen=True)
@@ -312,16 +318,11 @@ def verify(program: Program) -> None:
         set_here: set[Symbol] = set()
         for statement in stage.statements:
             _check_reads(where, statement, known, set() if looks_back else stale)
+            known.update(statement.defines)
             match statement:
-                case Let(name) | Sum(name) | Observe(name):
-                    known.add(name)
-                case Solve(names):
-                    known.update(names)
-                case Gradient(names):
-                    derivatives = {g for _, g in names}
-                    known |= derivatives
-                    stale -= derivatives
-                    blocks_of |= dict.fromkeys(derivatives, statement.blocks or program.recipe.targets)
+                case Gradient():
+                    stale.difference_update(statement.defines)
+                    blocks_of |= dict.fromkeys(statement.defines, statement.blocks or program.recipe.targets)
                 case Set(block) if block in set_here:
                     raise RecipeError(where, f"the block {block} is set twice in one flow", do="A flow moves it once.")
                 case Set(block):
