@@ -1,6 +1,6 @@
 """Program: a step as a list of statements, printed by every backend."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sympy import Expr, Symbol
@@ -134,18 +134,14 @@ Statement = Let | Set | Adapt | Draw | Observe | Gradient | Sum | Solve
 def rewritten(statement: Statement, new: dict) -> Statement:
     """The statement with symbols in its values replaced."""
     match statement:
-        case Let(name, value):
-            return Let(name, value.xreplace(new))
-        case Sum(name, integrand):
-            return Sum(name, integrand.xreplace(new))
-        case Set(block, value):
-            return Set(block, value.xreplace(new))
-        case Adapt(block, value):
-            return Adapt(block, value.xreplace(new))
-        case Draw(name, parameter) if parameter is not None:
-            return Draw(name, parameter.xreplace(new))
-        case Solve(names, entries):
-            return Solve(names, tuple(e.xreplace(new) for e in entries))
+        case Let() | Set() | Adapt():
+            return replace(statement, value=statement.value.xreplace(new))
+        case Sum():
+            return replace(statement, integrand=statement.integrand.xreplace(new))
+        case Draw(parameter=Expr() as parameter):
+            return replace(statement, parameter=parameter.xreplace(new))
+        case Solve():
+            return replace(statement, entries=tuple(e.xreplace(new) for e in statement.entries))
     return statement
 
 
