@@ -58,8 +58,9 @@ Word = str | Scheme | Iterable[tuple[str, Expr | float]]
 def scheme(word: Word, letters: Collection[str]) -> Scheme:
     """The Scheme of a word such as "B A O A B", "Euler", "Lie(A,B)", "Strang(A,B)" or a list of (letter, fraction).
 
-    `letters`: the known pieces. Spaces are optional between single letters. "S (B A B)*8 S" repeats B A B 8 times, for
-    multiple time steps. Raises RecipeError for an unknown letter, or fractions that do not add up to 1.
+    `letters`: the known pieces. In a word n occurrences of a letter get 1/n of the step each; spaces are optional
+    between single letters; "S (B A B)*8 S" repeats B A B 8 times, for multiple time steps. Raises RecipeError for an
+    unknown letter, or fractions that do not add up to 1.
 
     >>> scheme("BAOAB", "ABO").moves
     (('B', 1/2), ('A', 1/2), ('O', 1), ('A', 1/2), ('B', 1/2))
@@ -70,7 +71,14 @@ def scheme(word: Word, letters: Collection[str]) -> Scheme:
     """
     if isinstance(word, Scheme):
         return word
-    read = _in_equal_shares(word, letters) if isinstance(word, str) else _in_fractions(word)
+    if isinstance(word, str):
+        sequence = _spelled(word, letters)
+        if not sequence:
+            raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
+        shares = tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence)
+        read = Scheme(" ".join(word.split()), shares)
+    else:
+        read = _in_fractions(word)
     for letter in read.letters:
         if letter not in letters:
             what = f"no piece is named {letter!r}"
@@ -81,14 +89,6 @@ def scheme(word: Word, letters: Collection[str]) -> Scheme:
 def once_each(text: str, letters: Iterable[str]) -> Scheme:
     """The word with every letter once, each over the whole step."""
     return Scheme(text, tuple((letter, S.One) for letter in letters))
-
-
-def _in_equal_shares(word: str, letters: Collection[str]) -> Scheme:
-    """The Scheme of a word: n occurrences of a letter get 1/n of the step each."""
-    sequence = _spelled(word, letters)
-    if not sequence:
-        raise RecipeError("scheme", "the word is empty", do='Write letters such as "B A O A B", or "Euler".')
-    return Scheme(" ".join(word.split()), tuple((letter, Rational(1, sequence.count(letter))) for letter in sequence))
 
 
 def _spelled(word: str, letters: Collection[str]) -> list[str]:

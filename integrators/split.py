@@ -1,7 +1,7 @@
 """Splitting of the SDE into pieces: every term of the drift and every noise belongs to exactly one letter."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -86,26 +86,24 @@ def default_letters(recipe: Recipe) -> dict[str, Piece]:
     """
     letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
     if recipe.momenta:
+        frictions = {p: friction(p) + noise(p) for p in recipe.momenta}
         letters["B"] = piece(tuple(map(force, recipe.momenta)))
-        frictions = [friction(p) + noise(p) for p in recipe.momenta]
-        letters["O"] = piece(tuple(frictions))
+        letters["O"] = piece(tuple(frictions.values()))
         letters["F"] = letters["B"] + letters["O"]
-        letters |= _each("O", frictions) if _couple(recipe, recipe.momenta) else {}
+        letters |= _each(recipe, "O", frictions)
     if recipe.thermostats:
         letters["C"] = piece(recipe.thermostats)
         letters["A'"] = letters["A"] + letters["C"]
-        letters |= _each("C", map(piece, recipe.thermostats)) if _couple(recipe, recipe.thermostats) else {}
+        letters |= _each(recipe, "C", {xi: piece(xi) for xi in recipe.thermostats})
     return letters
 
 
-def _couple(recipe: Recipe, blocks: tuple[Block, ...]) -> bool:
-    """Whether the drift of a block reads another of the blocks."""
-    drifts = {b: recipe.drift[recipe.state.index(b)] for b in blocks}
-    return any(e.has(other) for b, e in drifts.items() for other in blocks if other != b)
-
-
-def _each(letter: str, pieces: Iterable[Piece]) -> dict[str, Piece]:
-    return {f"{letter}{k}": own for k, own in enumerate(pieces, 1)}
+def _each(recipe: Recipe, letter: str, pieces: Mapping[Block, Piece]) -> dict[str, Piece]:
+    """The pieces of single blocks by numbered letters, if the drift of a block reads another of the blocks."""
+    drifts = {b: recipe.drift[recipe.state.index(b)] for b in pieces}
+    if not any(e.has(other) for b, e in drifts.items() for other in pieces if other != b):
+        return {}
+    return {f"{letter}{k}": own for k, own in enumerate(pieces.values(), 1)}
 
 
 def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
