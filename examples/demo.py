@@ -224,8 +224,9 @@ def tuned_run(
 ) -> tuple[samplers.Draws, samplers.Settings]:
     """Metropolised Langevin dynamics of theta itself: nothing need be given but the energy and the chains."""
     zeros = torch.zeros(len(model.names))
+    proposal = samplers.Metropolis(repeat=repeat)
     settings = samplers.tune(
-        samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, repeat=repeat, seed=4
+        samplers.UnderdampedLangevin, model.energy, init=zeros, chains=chains, metropolis=proposal, seed=4
     )
     draws = samplers.sample(samplers.UnderdampedLangevin, model.energy, steps=steps, seed=5, **settings.arguments)
     return draws, settings

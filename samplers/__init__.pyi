@@ -19,7 +19,10 @@ from .target.posterior import posterior as posterior, score_variance as score_va
 from .results.draws import Draws as Draws
 from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments
 from .results.swag import SWAG as SWAG
+from .running.exchange import Ladder as Ladder
 from .running.phases import Phase as Phase
+from .running.points import Start as Start
+from .running.sampling import Metropolis as Metropolis
 from .stock import (
     AdaptiveSGHMC as AdaptiveSGHMC,
     ATMC as ATMC,
@@ -68,7 +71,6 @@ from .training.minibatches import Minibatches as Minibatches
 from .training.optimizer import Optimizer as Optimizer
 from .training.svrg import SVRG as SVRG
 from .tuning.automatic import sample as sample
-from .tuning.settings import Settings as Settings
-from .tuning.tune import tune as tune
+from .tuning.tune import Settings as Settings, tune as tune
 
 __version__: str

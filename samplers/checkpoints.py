@@ -1,5 +1,6 @@
-"""Checkpoints of training loops."""
+"""Checkpoints of runs, in a `Folder`, and of training loops."""
 
+from .running.recording import Folder
 from .training.checkpoint import Checkpoint, read
 
-__all__ = ["Checkpoint", "read"]
+__all__ = ["Folder", "Checkpoint", "read"]

@@ -3,8 +3,8 @@
 import atexit
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from recipe.errors import RecipeError
 
 from .files import storage
 from .results.draws import Draws
-from .running.points import check_number, check_unambiguous, is_of_chains
+from .running.points import Start, check_number, check_unambiguous, is_of_chains, start_of
+from .running.recording import Folder, folder_of
 from .running.sampling import sample as sample_here
 from .stock import named
 
@@ -84,18 +85,16 @@ def sample(
     *,
     chains: int = 4,
     init: Any = None,
-    per_chain: bool | None = None,
-    checkpoint: str | os.PathLike | None = None,
-    progress: bool = True,
-    first_chain: int = 0,
+    checkpoint: str | os.PathLike | Folder | None = None,
+    progress: bool | Callable = True,
     **settings: Any,
 ) -> Draws:
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.
 
     Chain i has the noise, the batches and the start of chain i in a run of one process: draws are the same bit for bit,
-    except with Poisson and Gamma numbers. `init` and `per_chain` are for all chains. Each rank keeps its chains in a
-    folder of its own inside `checkpoint`, and a resumed run needs all these folders. `settings` are the other arguments
-    of `samplers.sample`.
+    except with Poisson and Gamma numbers. `init` is for all chains. Each rank keeps its chains in a folder of its own
+    inside `checkpoint`, and a resumed run needs all these folders. `settings` are the other arguments of
+    `samplers.sample`.
 
     Raises RecipeError for fewer chains than ranks, where the folder of a rank is missing, and like `samplers.sample`.
 
@@ -113,18 +112,16 @@ def sample(
         raise RecipeError(where, what, do=f"Adapt it in one process, and pass its matrix, {name}.value.")
     division = Division(chains, ranks)
     mine = division.of(rank)
-    init, per_chain = _part(recipe, init, per_chain, chains, mine, f"{where}, init")
-    if checkpoint is not None:
-        checkpoint = _folder(Path(checkpoint), rank, ranks, where)
+    folder = folder_of(checkpoint)
+    if folder is not None:
+        folder = replace(folder, path=_folder(Path(folder.path), rank, ranks, where))
     outcome = _attempt(
         recipe,
         energy,
-        chains=division.sizes[rank],
-        init=init,
-        per_chain=per_chain,
-        checkpoint=checkpoint,
-        progress=progress and rank == 0,
-        first_chain=first_chain + mine.start,
+        chains=range(mine.start, mine.stop),
+        init=_part(recipe, start_of(init), chains, mine, f"{where}, init"),
+        checkpoint=folder,
+        progress=progress if rank == 0 else False,
         **settings,
     )
     accounts = _of_all_ranks(_account(outcome)) if ranks > 1 else []
@@ -237,15 +234,14 @@ def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
     return folder / expected[rank]
 
 
-def _part(
-    recipe: Recipe, init: Any, per_chain: bool | None, chains: int, mine: slice, where: str
-) -> tuple[Any, bool | None]:
-    """The part of `init` for this rank's chains, and the `per_chain` that goes with it."""
+def _part(recipe: Recipe, start: Start, chains: int, mine: slice, where: str) -> Start:
+    """The part of a start for this rank's chains."""
+    init, per_chain = start.point, start.per_chain
     if is_of_chains(init):
         check_number(init, chains, where)
-        return init[mine], per_chain
+        return replace(start, point=init[mine])
     if not isinstance(init, Mapping):
-        return _cut(init, per_chain, chains, mine, axes=2), per_chain
+        return replace(start, point=_cut(init, per_chain, chains, mine, axes=2))
     axes = {b.name: 2 if b.is_vector else 1 for b in recipe.entries}
     if not any(name in axes for name in init):
         if per_chain is None:
@@ -253,7 +249,7 @@ def _part(
         axes = dict.fromkeys(init, 1)
         per_chain = bool(per_chain)
     cut = {name: _cut(x, per_chain, chains, mine, axes[name]) if name in axes else x for name, x in init.items()}
-    return cut, per_chain
+    return replace(start, point=cut, per_chain=per_chain)
 
 
 def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) -> Any:

@@ -44,7 +44,7 @@ RUNS = {
         energy=by_hand,
         steps=350,
         batch_size=10,
-        schedule=Polynomial(0.02, 10, 0.3),
+        step_size=Polynomial(0.02, 10, 0.3),
     ),
     "kernel": dict(
         recipe=samplers.SGNHT, energy=LOGISTIC, steps=75_000, warmup=100, thin=50, batch_size=10, backend="cpp"
@@ -89,7 +89,7 @@ def ended(name, folder=None):
     if name == "loop":
         return trained(folder)
     how = dict(RUNS[name])
-    where = {} if folder is None else dict(checkpoint=folder, checkpoint_every=0.02)
+    where = {} if folder is None else dict(checkpoint=samplers.checkpoints.Folder(folder, every=0.02))
     return samplers.sample(
         how.pop("recipe"),
         how.pop("energy"),
@@ -97,8 +97,7 @@ def ended(name, folder=None):
         chains=3,
         data=data(),
         progress=False,
-        step_size=0.02,
-        **how | where,
+        **dict(step_size=0.02) | how | where,
     )
 
 

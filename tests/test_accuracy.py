@@ -357,7 +357,7 @@ def test_pairs_that_are_lost_are_said():
     assert f"{result.pairs.lost} of the pairs of chains are lost: take a smaller step size." in result.doubts
 
 
-@pytest.mark.parametrize("others", [{}, {"temperatures": [1.0, 2.0]}], ids=["alone", "side by side"])
+@pytest.mark.parametrize("others", [{}, {"temperature": [1.0, 2.0]}], ids=["alone", "side by side"])
 def test_metropolised_draws_have_no_bias(others):
     start = torch.zeros(1, dtype=torch.float64)
     setting = dict(init=start, step_size=0.8, steps=400, metropolis=True, progress=False)
@@ -368,10 +368,10 @@ def test_metropolised_draws_have_no_bias(others):
 
 
 REFUSED = {
-    "schedule": (samplers.SGLD, dict(schedule=lambda k: 0.1 / (1 + k)), "changed while draws were kept"),
+    "schedule": (samplers.SGLD, dict(step_size=lambda k: 0.1 / (1 + k)), "changed while draws were kept"),
     "temperature": (samplers.SGLD, dict(temperature=lambda k: 1.0), "changed while draws were kept"),
     "cold": (samplers.SGLD, dict(temperature=0.0), "at temperature 0"),
-    "exchange": (samplers.SGLD, dict(temperatures=[1.0, 2.0]), "swapped states with hotter ones"),
+    "exchange": (samplers.SGLD, dict(temperature=[1.0, 2.0]), "swapped states with hotter ones"),
     "adaptation": (samplers.PSGLD, dict(), r"adaptation of V goes on: .* freeze=\(.V.,\)"),
     "budget of h": (
         samplers.VSGD,

@@ -310,7 +310,7 @@ def test_adaptations_see_the_step_number_from_the_start_of_the_run():
 def test_adaptations_see_the_step_size_of_the_step_and_the_number_of_data():
     schedule = Polynomial(a=0.1, b=4, gamma=0.5)
     rows = torch.ones(7, 2, dtype=torch.float64)
-    draws = counting(energy=lambda theta, rows: (theta * rows).sum(), data=rows, batch_size=3, schedule=schedule)
+    draws = counting(energy=lambda theta, rows: (theta * rows).sum(), data=rows, batch_size=3, step_size=schedule)
     assert draws["size"][0].tolist() == pytest.approx([schedule(k) for k in range(6)]) and (draws["N"] == 7).all()
 
 

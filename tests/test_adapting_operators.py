@@ -321,7 +321,7 @@ def test_a_run_that_is_broken_off_while_it_adapts_goes_on_bit_for_bit(tmp_path, 
         return draws["theta"], value.value.matrix
 
     whole = drawn()
-    folder = dict(checkpoint=tmp_path, checkpoint_every=0.0)
+    folder = dict(checkpoint=samplers.checkpoints.Folder(tmp_path, every=0.0))
     stopped_after(monkeypatch, 13, lambda: drawn(**folder))
     stopped_after(monkeypatch, 6, lambda: drawn(**folder))
     assert all(map(torch.equal, drawn(**folder), whole))
@@ -444,7 +444,7 @@ BAD = {
     "it adapts from step 50 to step 30 of 31": dict(value=lambda: Covariance(after=50), warmup=30),
     "it adapts from step 0 to step 300 of 101": dict(value=lambda: Covariance(until=300)),
     "made of 3 states, 1 of each step, and has 3 rows": dict(value=lambda: Covariance(until=3), chains=1),
-    "it adapts to one temperature": dict(value=lambda: Covariance(), temperatures=[1.0, 2.0]),
+    "it adapts to one temperature": dict(value=lambda: Covariance(), temperature=[1.0, 2.0]),
     "it has 6 rows, but a chain has 3 sites": dict(value=lambda: KroneckerFisher([(2, 3)])),
     "an integer >= 1, got 0": dict(value=lambda: Covariance(every=0)),
     "until is an integer >= 6": dict(value=lambda: Covariance(after=5, until=5)),

@@ -528,7 +528,9 @@ def test_ctrl_c_within_a_run_of_samplers_ends_the_audit():
             return potential(theta)
 
         settings = dict(steps=steps, step_size=step_size, temperature=temperature, seed=seed, progress=False)
-        return samplers.sample("sgld", pressed, init=init, chains=len(init), per_chain=True, **settings)["theta"]
+        return samplers.sample(
+            "sgld", pressed, init=samplers.Start(init, per_chain=True), chains=len(init), **settings
+        )["theta"]
 
     with pytest.raises(KeyboardInterrupt):
         audit(by_samplers, **SMALL, progress=False)

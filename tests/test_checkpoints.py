@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from itertools import product
@@ -20,6 +21,7 @@ from tqdm.std import TqdmDefaultWriteLock
 
 import samplers
 from recipe import RecipeError, numerical, vector
+from samplers.checkpoints import Folder
 from samplers.files import storage
 from samplers.running.chains import Diverged
 from samplers.running.watching import Bar
@@ -95,8 +97,7 @@ CASES = {
         steps=60,
         thin=7,
         keep="xi",
-        temperatures=[1, 2, 4],
-        swap_every=4,
+        temperature=samplers.Ladder(1, 2, 4, swap_every=4),
         metropolis=True,
         backend="cpp",
     ),
@@ -139,7 +140,7 @@ BROKEN_OFF = [*product(CASES, [1]), ("kernel", 6), ("torch", 2)]
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
-    kept = dict(checkpoint=tmp_path / "run", checkpoint_every=0.0)
+    kept = dict(checkpoint=Folder(tmp_path / "run", every=0.0))
     stopped_after(monkeypatch, saves, lambda: drawn(name, **kept))
     whole, resumed = undisturbed(name), drawn(name, **kept)
     assert list(whole) == list(resumed) and all(torch.equal(whole[b], resumed[b]) for b in whole)
@@ -150,7 +151,7 @@ def test_a_run_that_has_ended_gives_its_draws_again_without_a_step(tmp_path):
     first = drawn("torch", checkpoint=tmp_path)
     began = (tmp_path / "theta.draws").read_bytes()
     again = drawn(
-        "torch", checkpoint=tmp_path, watch=lambda scalars: pytest.fail("it moved") if scalars["step"] < 50 else None
+        "torch", checkpoint=tmp_path, progress=lambda scalars: pytest.fail("it moved") if scalars["step"] < 50 else None
     )
     assert torch.equal(first["theta"], again["theta"]) and (tmp_path / "theta.draws").read_bytes() == began
 
@@ -162,7 +163,7 @@ def test_lost_chains_stay_lost_and_are_told_of(tmp_path, monkeypatch):
         stopped_after(
             monkeypatch,
             100,
-            lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, checkpoint_every=0.0, **how),
+            lambda: samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=Folder(tmp_path, every=0.0), **how),
         )
     with pytest.warns(RuntimeWarning, match="diverged"):
         resumed = samplers.sample(samplers.SGLD, TARGETS["banana"], checkpoint=tmp_path, **how)
@@ -173,7 +174,7 @@ def test_lost_chains_stay_lost_and_are_told_of(tmp_path, monkeypatch):
 
 
 def two_checkpoints(tmp_path, monkeypatch):
-    stopped_after(monkeypatch, 6, lambda: drawn("torch", checkpoint=tmp_path, checkpoint_every=0.0))
+    stopped_after(monkeypatch, 6, lambda: drawn("torch", checkpoint=Folder(tmp_path, every=0.0)))
     files = sorted(tmp_path.glob("state-*.safetensors"), key=lambda f: storage.read(f, "checkpoint")[1]["generation"])
     assert len(files) == 2
     return files
@@ -234,7 +235,7 @@ def test_draws_that_were_changed_are_noticed(harm, tmp_path, monkeypatch):
         (dict(keep="p"), "keep"),
         (dict(scheme="A B O B A"), "scheme"),
         (dict(gamma=2.0), "parameters"),
-        (dict(first_chain=3), "first_chain"),
+        (dict(chains=range(3, 6)), "first_chain"),
     ],
 )
 def test_the_folder_of_another_run_is_refused(change, message, tmp_path):
@@ -252,9 +253,9 @@ def bowl(scale):
     "change, message",
     [
         (dict(energy=bowl(3.0)), "another energy"),
-        (dict(schedule=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
+        (dict(step_size=(lambda c: lambda k: 0.1 * c)(0.5)), "settings"),
         (dict(temperature=lambda k: 2.0), "settings"),
-        (dict(freeze="V"), "frozen"),
+        (dict(steps=1000, phases=[samplers.Phase(20, freeze="V")]), "frozen"),
         (dict(energy=bowl(1.0)), None),
     ],
 )
@@ -264,8 +265,7 @@ def test_functions_are_known_by_their_values_and_not_by_their_names(change, mess
         init=torch.ones(3),
         steps=20,
         chains=2,
-        step_size=0.1,
-        schedule=(lambda c: lambda k: 0.1 * c)(1.0),
+        step_size=(lambda c: lambda k: 0.1 * c)(1.0),
         temperature=lambda k: 1.0,
         progress=False,
         checkpoint=tmp_path,
@@ -403,16 +403,22 @@ def test_observations_are_those_of_the_run(then, message, tmp_path):
     [
         (dict(scope="chain"), "scope = tensor, this one has chain"),
         (dict(init={"b": torch.ones(2), "a": torch.ones(2, 2)}), "tensors"),
-        (dict(pieces={"G": numerical(vector("p"), "heun")}), "formulas"),
-        (dict(schedule=lambda k: 0.2 if k == 17 else 0.1), "settings"),
+        (dict(step_size=lambda k: 0.2 if k == 17 else 0.1), "settings"),
         (dict(steps=60, warmup=1), "phases"),
     ],
 )
 def test_a_run_of_other_arguments_is_refused(then, message, tmp_path):
     init = {"a": torch.ones(2, 2), "b": torch.ones(2)}
-    how = dict(recipe=samplers.SGNHT, init=init, scope="tensor", scheme="G A'", schedule=lambda k: 0.1)
+    how = dict(recipe=samplers.SGNHT, init=init, scope="tensor", scheme="G A'", step_size=lambda k: 0.1)
     with pytest.raises(RecipeError, match=message):
         resumed(tmp_path, lambda t: (t["a"] ** 2).sum() + (t["b"] ** 2).sum(), then, **how)
+
+
+def test_a_run_of_other_pieces_is_refused(tmp_path):
+    how = dict(init=torch.zeros(2), steps=5, step_size=0.1, scheme="G A'", progress=False, checkpoint=tmp_path)
+    samplers.sample(samplers.SGNHT, bowl(1.0), **how)
+    with pytest.raises(RecipeError, match="formulas"):
+        samplers.sample(replace(samplers.SGNHT, pieces={"G": numerical(vector("p"), "heun")}), bowl(1.0), **how)
 
 
 @pytest.mark.parametrize(
@@ -433,15 +439,18 @@ def test_the_account_has_the_steps_of_the_run(more, steps, warmup):
     [
         (dict(checkpoint=3), "name of a folder"),
         (dict(checkpoint=""), "name of a folder"),
-        (dict(checkpoint_every=-1), "number of seconds"),
-        (dict(checkpoint_every=float("nan")), "number of seconds"),
-        (dict(checkpoint_every=None), "number of seconds"),
-        (dict(watch=3), "function of a dict"),
+        (dict(progress=3), "function of a dict"),
     ],
 )
-def test_what_is_no_folder_no_time_and_no_function_is_refused(more, message):
+def test_what_is_no_folder_and_no_function_is_refused(more, message):
     with pytest.raises(RecipeError, match=message):
         drawn("torch", **more)
+
+
+@pytest.mark.parametrize("every", [-1, float("nan"), None])
+def test_what_is_no_time_is_refused(every):
+    with pytest.raises(RecipeError, match="number of seconds"):
+        Folder("run", every=every)
 
 
 def test_a_second_writer_is_refused(tmp_path):
@@ -452,7 +461,7 @@ def test_a_second_writer_is_refused(tmp_path):
             drawn("torch", checkpoint=tmp_path)
         seen.append(scalars)
 
-    drawn("torch", checkpoint=tmp_path, watch=second)
+    drawn("torch", checkpoint=tmp_path, progress=second)
     assert seen
 
 
@@ -496,7 +505,7 @@ def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path
     monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)
     with pytest.warns(RuntimeWarning, match="stopped after"):
-        part = drawn(name, checkpoint=tmp_path, watch=interrupt_when(30))
+        part = drawn(name, checkpoint=tmp_path, progress=interrupt_when(30))
     whole = drawn(name)
     assert 0 < part.draws < whole.draws and part.info["stopped_after"] >= 30
     assert torch.equal(part["theta"], whole["theta"][:, : part.draws])
@@ -513,7 +522,7 @@ def test_a_second_ctrl_c_ends_at_once(monkeypatch):
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        drawn("torch", watch=twice)
+        drawn("torch", progress=twice)
 
 
 def test_a_run_in_another_thread_leaves_signals_alone():
@@ -587,8 +596,7 @@ def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
         step_size=0.1,
         m=3.0,
         temperature=2.0,
-        watch=seen.append,
-        progress=False,
+        progress=seen.append,
     )
     assert [s["step"] for s in seen] == list(range(41)) and all(s["lost"] == 0 for s in seen)
     last = seen[-1]
@@ -610,8 +618,7 @@ def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_dra
         steps=120,
         step_size=0.5,
         temperature=2.0,
-        watch=seen.append,
-        progress=False,
+        progress=seen.append,
     )
     last = seen[-1]
     name = "configurational_temperature.theta"

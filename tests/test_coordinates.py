@@ -8,7 +8,7 @@ from sympy import symbols
 
 import samplers
 from recipe import Energy, RecipeError, data_total, datum, total, vector
-from samplers import GHMC, HMC, MALA, SGHMC, SGLD, RandomisedHMC, UnderdampedLangevin, sample, tune
+from samplers import GHMC, HMC, MALA, SGHMC, SGLD, Metropolis, RandomisedHMC, UnderdampedLangevin, sample, tune
 from samplers.coordinates import Affine, Composed
 from samplers.target.targets import TARGETS
 
@@ -54,8 +54,7 @@ def test_the_law_of_theta_is_left_as_it_is():
         chains=400,
         steps=40,
         step_size=0.6,
-        metropolis=True,
-        repeat=3,
+        metropolis=Metropolis(repeat=3),
         progress=False,
         coordinates=Affine(torch.zeros(SITES, dtype=F64), off),
     )
@@ -218,7 +217,7 @@ def test_a_run_that_has_no_such_coordinates_is_refused(case):
 
 
 def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right():
-    settings = tune(HMC, gaussian, init=CENTER + 1, chains=60, repeat=3, seed=1)
+    settings = tune(HMC, gaussian, init=CENTER + 1, chains=60, metropolis=Metropolis(repeat=3), seed=1)
     assert "dense, by the shrunk covariance" in str(settings) and "m" not in settings.arguments
     whitened = torch.linalg.solve(settings.arguments["coordinates"].matrix, ROOT)
     widths = torch.linalg.svdvals(whitened)
@@ -232,8 +231,10 @@ def test_scales_are_kept_where_sites_are_independent_or_their_parameter_is_given
     settings = tune(UnderdampedLangevin, lambda t: ((t / scales) ** 2).sum() / 2, init=scales, repeat=2)
     assert "coordinates" not in settings.arguments and "the covariance has the condition 1" in str(settings)
     correlated = Energy((x, y), U=(x**2 + y**2 - 1.9 * x * y) * 5)
-    given = tune(UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), repeat=2, m=1.0)
+    given = tune(
+        UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2), m=1.0
+    )
     assert "coordinates" not in given.arguments
-    symbolic = tune(UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), repeat=2)
+    symbolic = tune(UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2))
     assert isinstance(symbolic.arguments["coordinates"], Affine)
     assert sample(UnderdampedLangevin, correlated, steps=5, progress=False, **symbolic.arguments)["theta"].shape[2] == 2

@@ -27,7 +27,7 @@ def energy(theta, batch):
 
 def sampled(folder=None, every=60.0):
     """Draws of a run with minibatches, a carried gradient and phases."""
-    where = {} if folder is None else dict(checkpoint=folder, checkpoint_every=every)
+    where = {} if folder is None else dict(checkpoint=samplers.checkpoints.Folder(folder, every=every))
     phases = [samplers.Phase(5, keep=False), samplers.Phase(9, temperature=lambda k: 1 / (1 + k)), samplers.Phase(6)]
     data = torch.linspace(-1, 1, 12).reshape(6, 2)
     how = dict(init=torch.ones(2), chains=2, data=data, batch_size=3, phases=phases, step_size=0.05, keep="xi")

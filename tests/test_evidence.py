@@ -163,7 +163,9 @@ def test_wrong_weights_are_seen(monkeypatch):
         patch.setattr("samplers.annealing.references.Reference.log_volume", 0.0)
         assert abs(few()) > Z
     with monkeypatch.context() as patch:
-        patch.setattr(bridges.Place, "value", lambda self, b: 0 * self.U)  # every proposal is accepted by its momenta
+        patch.setattr(
+            bridges.Place, "value", lambda self, b: 0 * self.U.value
+        )  # every proposal is accepted by its momenta
         patch.setattr(bridges, "ACCEPTED", (0.0, 1.0))
         assert abs(few()) > Z
 

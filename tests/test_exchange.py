@@ -199,7 +199,7 @@ def test_wells_apart_by_twelve_temperatures_have_their_shares_where_a_single_cha
     density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)
     share = float(density[x > 0].sum() / density.sum())
     run = dict(LEFT, chains=256, steps=2000, warmup=1000, thin=10, backend="cpp")
-    draws = samplers.sample(UnderdampedLangevin, WELLS, temperatures=[1, 2, 4, 8], swap_every=10, **run)
+    draws = samplers.sample(UnderdampedLangevin, WELLS, temperature=samplers.Ladder(1, 2, 4, 8, swap_every=10), **run)
     right = (draws["theta"][..., 0] > 0).double().mean(1)
     # a step of .04 shifts the share by less than 1 %
     assert CLAIMS["exchange"].failures({"share": beyond(right - share, 0.01)}) == {}
@@ -212,7 +212,7 @@ def test_exact_chains_exchange_and_stay_exact_at_a_step_size_at_which_plain_ones
     x = torch.linspace(-3, 3, 100_001, dtype=torch.float64)
     density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)
     run = dict(LEFT, step_size=0.15, chains=256, steps=400, warmup=200, thin=5, backend="cpp", metropolis=True)
-    draws = samplers.sample(UnderdampedLangevin, WELLS, temperatures=[1, 2, 4, 8], swap_every=3, **run)
+    draws = samplers.sample(UnderdampedLangevin, WELLS, temperature=samplers.Ladder(1, 2, 4, 8, swap_every=3), **run)
     theta = draws["theta"][..., 0]
     square = float((density * x**2).sum() / density.sum())
     share = float(density[x > 0].sum() / density.sum())
@@ -229,7 +229,7 @@ def test_exact_chains_exchange_and_stay_exact_at_a_step_size_at_which_plain_ones
 def test_chains_that_never_swap_are_those_of_a_run_without_temperatures(backend):
     run = dict(LEFT, chains=3, steps=40, temperature=1.0, backend=backend)
     alone = samplers.sample(UnderdampedLangevin, WELLS, **run)
-    side = samplers.sample(UnderdampedLangevin, WELLS, temperatures=[1, 2], swap_every=41, **run)
+    side = samplers.sample(UnderdampedLangevin, WELLS, **run | {"temperature": samplers.Ladder(1, 2, swap_every=41)})
     assert torch.equal(alone["theta"], side["theta"]) and side.info["swaps"] == [0.0]
 
 
@@ -238,7 +238,7 @@ def by_hand(theta):
 
 
 def test_every_backend_and_form_of_the_energy_gives_the_same_draws():
-    run = dict(LEFT, chains=8, steps=60, temperatures=[1, 2, 4], swap_every=3)
+    run = dict(LEFT, chains=8, steps=60, temperature=samplers.Ladder(1, 2, 4, swap_every=3))
     ways = [(WELLS, "torch"), (WELLS, "cpp"), (by_hand, "torch"), (by_hand, "cpp")]
     draws = [samplers.sample(UnderdampedLangevin, U, backend=backend, **run) for U, backend in ways]
     for other in draws[1:]:
@@ -250,7 +250,7 @@ def test_energies_on_all_data_and_those_of_explicit_coordinates_exchange():
     y = datum("y")
     x = torch.linspace(-1, 1, 10, dtype=torch.float64)
     on_data = Energy(theta, U=data_total((y - total(theta)) ** 2) + total(theta**2), data=(y,))
-    run = dict(chains=4, steps=30, step_size=0.005, temperatures=[1, 3], swap_every=2, progress=False)
+    run = dict(chains=4, steps=30, step_size=0.005, temperature=samplers.Ladder(1, 3, swap_every=2), progress=False)
     start = dict(init=torch.zeros(2, dtype=torch.float64), data=x)
     symbolic = samplers.sample(SGNHT, on_data, **start, **run)
     plain = samplers.sample(SGNHT, lambda w, x: ((x - w.sum()) ** 2).sum() + (w**2).sum(), **start, **run)
@@ -261,9 +261,9 @@ def test_energies_on_all_data_and_those_of_explicit_coordinates_exchange():
 
 
 def test_chains_divided_over_processes_have_the_draws_of_one():
-    run = dict(LEFT, steps=40, temperatures=[1, 2, 4], swap_every=3)
+    run = dict(LEFT, steps=40, temperature=samplers.Ladder(1, 2, 4, swap_every=3))
     whole = samplers.sample(UnderdampedLangevin, WELLS, chains=5, **run)
-    parts = [samplers.sample(UnderdampedLangevin, WELLS, chains=n, first_chain=k, **run) for n, k in ((2, 0), (3, 2))]
+    parts = [samplers.sample(UnderdampedLangevin, WELLS, chains=range(k, k + n), **run) for n, k in ((2, 0), (3, 2))]
     assert torch.equal(whole["theta"], torch.cat([part["theta"] for part in parts]))
 
 
@@ -275,7 +275,7 @@ def test_temperatures_that_are_too_far_apart_are_warned_of():
             init=torch.zeros(50),
             steps=200,
             step_size=0.1,
-            temperatures=[1, 1000],
+            temperature=[1, 1000],
             progress=False,
         )
     assert draws.info["temperatures"] == [1.0, 1000.0]
@@ -293,8 +293,7 @@ def test_a_chain_that_is_lost_swaps_no_longer():
             chains=64,
             steps=60,
             step_size=0.2,
-            temperatures=[0.2, 4],
-            swap_every=1,
+            temperature=samplers.Ladder(0.2, 4, swap_every=1),
             progress=False,
         )
     assert draws["theta"].isfinite().all()
@@ -303,22 +302,17 @@ def test_a_chain_that_is_lost_swaps_no_longer():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"swap_every": 3}, "swap_every without temperatures.*Pass temperatures="),
-        ({"temperatures": [1, 4, 2]}, "are > 0 and rise, got .1, 4, 2"),
-        ({"temperatures": [1, 1]}, "are > 0 and rise"),
-        ({"temperatures": [0, 1]}, "are > 0 and rise"),
-        ({"temperatures": [-1, 1]}, "are > 0 and rise"),
-        ({"temperatures": [1, float("nan")]}, "two numbers or more"),
-        ({"temperatures": [1]}, "two numbers or more.*temperature= for one"),
-        ({"temperatures": 2}, "two numbers or more"),
-        ({"temperatures": "12"}, "two numbers or more"),
-        ({"temperatures": [1, 2], "swap_every": 0}, "swap_every is an integer >= 1"),
-        ({"temperatures": [1, 2], "temperature": 2.0}, "temperature= stands beside.*one or the other"),
-        ({"temperatures": [1, 2], "temperature": lambda k: 1.0}, "temperature= stands beside"),
-        ({"temperatures": [1, 2], "phases": [samplers.Phase(9, temperature=2.0)]}, "phase has a temperature"),
-        ({"temperatures": [1, 2], "data": torch.zeros(9), "batch_size": 3}, "minibatch has an estimate only.*Drop"),
-        ({"temperatures": [1, 2], "freeze": "theta"}, "theta is held still"),
-        ({"temperatures": [1, 2], "init": {"w": torch.zeros(2)}, "scope": "tensor"}, "Use scope='chain'"),
+        ({"temperature": [1, 4, 2]}, "are > 0 and rise, got .1, 4, 2"),
+        ({"temperature": [1, 1]}, "are > 0 and rise"),
+        ({"temperature": [0, 1]}, "are > 0 and rise"),
+        ({"temperature": [-1, 1]}, "are > 0 and rise"),
+        ({"temperature": [1, float("nan")]}, "two numbers or more"),
+        ({"temperature": [1]}, "two numbers or more.*temperature=1.0 for one"),
+        ({"temperature": ["1", "2"]}, "two numbers or more"),
+        ({"temperature": [1, 2], "phases": [samplers.Phase(9, temperature=2.0)]}, "phase has a temperature"),
+        ({"temperature": [1, 2], "data": torch.zeros(9), "batch_size": 3}, "minibatch has an estimate only.*Drop"),
+        ({"temperature": [1, 2], "phases": [samplers.Phase(9, freeze="theta")]}, "theta is held still"),
+        ({"temperature": [1, 2], "init": {"w": torch.zeros(2)}, "scope": "tensor"}, "Use scope='chain'"),
     ],
 )
 def test_what_cannot_be_exchanged_is_refused(settings, message):
@@ -333,4 +327,4 @@ def test_what_cannot_be_exchanged_is_refused(settings, message):
 def test_an_energy_that_is_improper_at_a_high_temperature_is_refused():
     run = dict(init=torch.zeros(1), step_size=0.1, progress=False)
     with pytest.raises(RecipeError, match="has not the law it claims"):
-        samplers.sample(SGLD, TARGETS["student"], temperatures=[1, 8], **run)
+        samplers.sample(SGLD, TARGETS["student"], temperature=[1, 8], **run)

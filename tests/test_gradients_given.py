@@ -123,7 +123,7 @@ def test_parameters_by_name_and_coordinates():
 
 
 def test_temperatures_side_by_side_and_one_chain():
-    settings = dict(recipe="underdamped-langevin", gamma=1.0, temperatures=[1, 2], chains=1)
+    settings = dict(recipe="underdamped-langevin", gamma=1.0, temperature=[1, 2], chains=1)
     draws, own = (sample(value, gradient=g, **settings) for g in (slope, None))
     torch.testing.assert_close(draws["theta"], own["theta"], rtol=1e-12, atol=1e-12)
     assert draws.info["swaps"] == own.info["swaps"]
@@ -279,7 +279,7 @@ WRONG = {
     "symbolic": (dict(gradient=slope), Energy(vector("t"), U=1), "the energy is a Energy, whose gradient is derived"),
     "no value to accept by": (dict(gradient=slope, recipe="mala", metropolis=True), None, "gradient= brings none"),
     "no value to compare": (
-        dict(gradient=slope, recipe="underdamped-langevin", gamma=1.0, temperatures=[1, 2]),
+        dict(gradient=slope, recipe="underdamped-langevin", gamma=1.0, temperature=[1, 2]),
         None,
         "compares values of U, and gradient= brings none",
     ),

@@ -28,7 +28,8 @@ from recipe import (
     total,
     vector,
 )
-from samplers.target.coordinates import Sitewise, map_of
+from samplers import Metropolis
+from samplers.target.coordinates import Mapped
 from samplers.testing.interpreter import flow_by_flow
 
 theta, z, p = vector("theta"), vector("z"), vector("p")
@@ -230,7 +231,7 @@ def test_an_accepted_step_of_z_has_the_law_of_theta():
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
     own = next(iter(mapped(LANGEVIN, theta=z, by=MAPS[name]).maps.values()))
-    coordinates = Sitewise(own)
+    coordinates = Mapped(own)
     at = torch.linspace(-3, 3, 7, dtype=torch.float64)
     assert torch.allclose(coordinates.inverse(coordinates(at)), at, atol=1e-9)
     _, volume = coordinates.with_volume(at)
@@ -242,7 +243,7 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
 
 def test_a_mapped_recipe_is_tuned_as_the_energy_of_z():
     """The settings are those of LANGEVIN at U(exp z) - total(z); starts are of theta, and the run takes them."""
-    how = dict(mass=1.0, repeat=2, chains=64, seed=1)
+    how = dict(mass=1.0, metropolis=Metropolis(repeat=2), chains=64, seed=1)
     of_theta = samplers.tune(
         mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], init={"theta": torch.ones(2, dtype=torch.float64)}, **how
     )
@@ -251,7 +252,7 @@ def test_a_mapped_recipe_is_tuned_as_the_energy_of_z():
     )
     for name in ("step_size", "gamma"):
         assert of_theta.arguments[name] == pytest.approx(of_z.arguments[name], rel=1e-6)
-    ((_, start),), ((_, logs),) = (s.arguments["init"].items() for s in (of_theta, of_z))
+    ((_, start),), ((_, logs),) = (s.arguments["init"].point.items() for s in (of_theta, of_z))
     assert torch.allclose(start.log(), logs, atol=1e-6)
     draws = samplers.sample(
         mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], steps=2, progress=False, **of_theta.arguments
@@ -305,7 +306,7 @@ def test_the_volume_is_that_of_the_whole_jacobian(name):
     """By the matrix determinant lemma, and by autograd over all sites; of the diagonal alone it is another."""
     (own,) = of_sums(LANGEVIN, name).maps.values()
     at = torch.tensor([[0.3, -1.0, 2.0], [0.1, 0.2, -0.7]], dtype=torch.float64)
-    coordinates = map_of(own).placed(map_of(own)(at), "here")
+    coordinates = Mapped(own).placed(Mapped(own)(at), "here")
     theta, volume = coordinates.with_volume(at)
     jacobian = torch.func.vmap(torch.func.jacrev(coordinates))(at)
     assert torch.allclose(volume, torch.linalg.slogdet(jacobian)[1], rtol=1e-12)
@@ -317,8 +318,8 @@ def test_the_volume_is_that_of_the_whole_jacobian(name):
 def test_sums_are_over_all_axes_of_a_point():
     (own,) = of_sums(LANGEVIN, "shares").maps.values()
     at = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    coordinates = map_of(own).placed(torch.full((5, 2, 3), 0.1, dtype=torch.float64), "here")
-    flat = map_of(own)(at.flatten(1))
+    coordinates = Mapped(own).placed(torch.full((5, 2, 3), 0.1, dtype=torch.float64), "here")
+    flat = Mapped(own)(at.flatten(1))
     assert torch.allclose(coordinates(at).flatten(1), flat) and float(flat.sum(1).max()) < 1
 
 

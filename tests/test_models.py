@@ -25,7 +25,7 @@ from torch.func import jacrev
 
 import samplers
 from recipe import RecipeError
-from samplers import HMC, SGLD, UnderdampedLangevin, model, sample, tune
+from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
 
 F64 = torch.float64
@@ -36,7 +36,7 @@ def of(*values):
 
 
 ZERO, ONE = of(0.0)[0], of(1.0)[0]
-SMALL = dict(chains=64, step_size=0.3, metropolis=True, repeat=4, progress=False, warmup=30, steps=60)
+SMALL = dict(chains=64, step_size=0.3, metropolis=Metropolis(repeat=4), progress=False, warmup=30, steps=60)
 
 
 def check(draws, statistics):
@@ -260,8 +260,8 @@ def test_minibatches_are_scaled_up_and_the_prior_is_not():
 def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path):
     counts = of(3, 5, 7)
     energy = model({"w": Dirichlet(torch.ones(3, dtype=F64))}, lambda v: (counts * v["w"].log()).sum())
-    settings = tune(UnderdampedLangevin, energy, chains=6, repeat=2)
-    assert settings.arguments["init"]["w"].shape == (6, 3)
+    settings = tune(UnderdampedLangevin, energy, chains=6, metropolis=Metropolis(repeat=2))
+    assert settings.arguments["init"].point["w"].shape == (6, 3)
     how = dict(steps=30, progress=False, checkpoint=tmp_path / "run") | settings.arguments
     first, again = (sample(UnderdampedLangevin, energy, **how) for _ in range(2))
     assert torch.equal(first["w"], again["w"]) and first["w"].shape == (6, 30, 3)
@@ -356,7 +356,7 @@ BAD_RUNS = {
         dict(init={"mu": ZERO, "tau": -ONE, "eta": torch.zeros(8, dtype=F64)}),
         "start of the variable 'tau' is outside",
     ),
-    "several temperatures": (dict(temperatures=[1, 2]), "one temperature"),
+    "several temperatures": (dict(temperature=[1, 2]), "one temperature"),
     "a temperature that changes": (dict(temperature=lambda k: 1.0 + k), "one temperature"),
     "a temperature that seldom changes": (dict(temperature=lambda k: 1.0 + (k == 1), steps=10_001), "one temperature"),
     "data whose number is not known": (dict(data=torch.zeros(5, dtype=F64)), "num_data"),

@@ -250,7 +250,7 @@ def test_ctrl_c_within_a_chain_leaves_no_result(study, monkeypatch):
 
     def cut_short(study):
         energy, start = (lambda theta: theta.square().sum() / 2), torch.zeros(1)
-        samplers.sample("sgld", energy, init=start, steps=1000, step_size=0.1, seed=0, watch=pressed)
+        samplers.sample("sgld", energy, init=start, steps=1000, step_size=0.1, seed=0, progress=pressed)
         return {}
 
     before = signal.signal(signal.SIGINT, run.interrupt)

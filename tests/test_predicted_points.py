@@ -99,9 +99,10 @@ def test_kernels_of_a_step_and_of_many_steps_make_the_same_numbers(method):
 
     u, v = symbols("u v", real=True)
     banana = Energy((u, v), U=u**2 / 2 + (v - u**2) ** 2 / 2)
-    settings = dict(pieces={"X": numerical(theta, method)}, scheme="X", init=torch.zeros(2), chains=4, steps=50)
+    recipe = replace(Langevin, pieces={"X": numerical(theta, method)})
+    settings = dict(scheme="X", init=torch.zeros(2), chains=4, steps=50)
     runs = [
-        samplers.sample(Langevin, banana, step_size=0.05, backend=backend, progress=False, **settings)
+        samplers.sample(recipe, banana, step_size=0.05, backend=backend, progress=False, **settings)
         for backend in ("torch", "cpp")
     ]
     assert torch.allclose(runs[0]["theta"], runs[1]["theta"], atol=2e-5)

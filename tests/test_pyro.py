@@ -7,7 +7,7 @@ import torch
 from test_models import EFFECTS, ERRORS, SCHOOLS
 
 from recipe import RecipeError
-from samplers import HMC, from_pyro, sample, tune
+from samplers import HMC, Metropolis, from_pyro, sample, tune
 
 F64 = torch.float64
 
@@ -26,7 +26,7 @@ def test_eight_schools_are_those_written_by_hand():
     energy = from_pyro(schools, EFFECTS, ERRORS)
     assert energy.shapes == SCHOOLS.shapes
     start = SCHOOLS.starts(3, seed=1)
-    how = dict(steps=20, step_size=0.2, metropolis=True, repeat=3, progress=False, chains=3)
+    how = dict(steps=20, step_size=0.2, metropolis=Metropolis(repeat=3), progress=False, chains=3)
     parts = dict(zip(("mu", "tau", "eta"), (start[:, 0], start[:, 1], start[:, 2:])))
     ours, theirs = (sample(HMC, U, init=parts, **how) for U in (SCHOOLS, energy))
     for name in ("mu", "tau", "eta"):
@@ -40,7 +40,7 @@ def test_a_model_of_pyro_is_tuned_on_a_simplex():
         pyro.factor("n", (n * w.log()).sum())
 
     energy = from_pyro(counts, torch.tensor([30.0, 50.0, 20.0], dtype=F64))
-    settings = tune(HMC, energy, chains=8, repeat=2)
+    settings = tune(HMC, energy, chains=8, metropolis=Metropolis(repeat=2))
     draws = sample(HMC, energy, steps=100, progress=False, **settings.arguments)["w"]
     assert torch.allclose(draws.mean((0, 1)), torch.tensor([31.0, 51.0, 21.0], dtype=F64) / 103, atol=0.03)
 

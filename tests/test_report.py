@@ -47,8 +47,8 @@ GOOD = {
     "sgnht": (SGNHT, {"step_size": 0.3}, {"step_size": 0.07}),
     "msgnht": (MSGNHT, {"step_size": 0.3}, {"step_size": 0.07}),
     "mala": (MALA, {"step_size": 0.5, "metropolis": True}, {"step_size": 0.03, "metropolis": True}),
-    "hmc": (HMC, {"step_size": 0.3, "metropolis": True, "repeat": 5},
-            {"step_size": 0.07, "metropolis": True, "repeat": 5}),
+    "hmc": (HMC, {"step_size": 0.3, "metropolis": samplers.Metropolis(repeat=5)},
+            {"step_size": 0.07, "metropolis": samplers.Metropolis(repeat=5)}),
     "ghmc": (GHMC, {"step_size": 0.3, "metropolis": True}, {"step_size": 0.07, "metropolis": True}),
 }  # fmt: skip
 

@@ -191,7 +191,7 @@ def test_draws_leave_a_device_in_chunks_while_it_goes_on(slow, monkeypatch, tmp_
         return numbers.clone(), lambda: not slow and come(), come
 
     monkeypatch.setattr(transfers, "_on_the_way", on_the_way)
-    for folder in ({}, {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}):
+    for folder in ({}, {"checkpoint": samplers.checkpoints.Folder(tmp_path / "run", every=0.0)}):
         result = sampled(50, **how, **folder)
         assert all(torch.equal(result[name], expected[name]) for name in ("theta", "p"))
         assert folder or sizes == [(3, 4, 64)] * 24 + [(3, 2, 64)] * 2

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def same(one: Draws, other: Draws) -> bool:
 
 def test_integers_of_numpy_are_integers():
     def counts(kind, thin=np.int8):
-        numbers = {"chains": kind(3), "warmup": kind(2), "steps": kind(8), "seed": kind(7), "first_chain": kind(1)}
+        numbers = {"chains": kind(3), "warmup": kind(2), "steps": kind(8), "seed": kind(7)}
         return run(**numbers, thin=thin(2))["theta"]
 
     assert torch.equal(counts(np.uint8), counts(int, thin=int))
@@ -494,18 +495,18 @@ def test_a_schedule_gives_the_step_size_of_every_step_from_the_warmup_on():
         asked.append(k)
         return 0.1 / (1 + k)
 
-    theta = run(SGLD, temperature=0.0, init=torch.ones(2, **double), schedule=schedule, steps=5, warmup=3)["theta"]
+    theta = run(SGLD, temperature=0.0, init=torch.ones(2, **double), step_size=schedule, steps=5, warmup=3)["theta"]
     assert asked[-8:] == list(range(8)) and set(asked) == set(range(8))
     expected = torch.cumprod(torch.tensor([1 - 0.1 / (1 + k) for k in range(8)], **double), 0)[3:]
     torch.testing.assert_close(theta[0, :, 0], expected, rtol=1e-13, atol=0)
 
 
 def test_a_constant_schedule_is_the_step_size():
-    assert same(run(schedule=lambda k: 0.1), run(step_size=0.1))
+    assert same(run(step_size=lambda k: 0.1), run(step_size=0.1))
 
 
 def test_a_scheme_and_pieces_are_those_of_compile():
-    draws = run(SGHMC, scheme="A G", pieces={"G": euler(p)})
+    draws = run(replace(SGHMC, pieces={"G": euler(p)}), scheme="A G")
     assert draws.info["scheme"] == "A G" and not same(draws, run(SGHMC))
 
 

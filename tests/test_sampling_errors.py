@@ -137,7 +137,11 @@ def refused(call, words) -> str:
         ),
         ("step size beyond floats", call(step_size=10**400), ["step size", "positive", "got 1000"]),
         ("temperature beyond floats", call(temperature=10**400), ["temperature", ">= 0", "got 1000"]),
-        ("everything frozen", call(SGHMC, freeze=("theta", "p")), ["nothing moves", "theta, p"]),
+        (
+            "everything frozen",
+            call(SGHMC, steps=1000, phases=[Phase(5, freeze=("theta", "p"))]),
+            ["nothing moves", "theta, p"],
+        ),
         ("steps zero", call(steps=0), ["steps", "integer >= 1", "got 0"]),
         ("steps negative", call(steps=-5), ["steps", "integer >= 1", "got -5"]),
         ("steps not an integer", call(steps=2.5), ["steps", "integer >= 1", "got 2.5"]),
@@ -191,8 +195,8 @@ def test_a_step_just_within_the_stable_range_is_accepted():
         ("backend", call(backend="cuda"), ["backend 'cuda'", "no such backend", "torch"]),
         ("scope", call(scope="tensr"), ["scope", "'tensr'"]),
         ("piece of the word", call(UnderdampedLangevin, scheme="B A Z A B"), ["scheme", "'Z'"]),
-        ("device", call(device="gpu"), ["device", "'gpu'"]),
-        ("absent device", call(device="cuda:99"), ["device", "'cuda:99'"]),
+        ("device", lambda: samplers.Start(torch.zeros(2), device="gpu"), ["device", "'gpu'"]),
+        ("absent device", lambda: samplers.Start(torch.zeros(2), device="cuda:99"), ["device", "'cuda:99'"]),
         ("recipe", call(3), ["expected a Recipe", "got int"]),
         ("stock sampler", call("sglld"), ["no stock sampler 'sglld'", "Did you mean 'sgld'"]),
     ]
@@ -435,7 +439,7 @@ def test_a_mean_likelihood_needs_the_number_of_data(call, words):
 
 @pytest.mark.parametrize("size", [0.0, -0.1, math.nan, None, "0.1"], ids=str)
 def test_a_schedule_that_gives_no_step_size_is_refused_with_the_step(size):
-    message = refused(call(schedule=lambda k: 0.1 if k < 2 else size), ["schedule", "step 2"])
+    message = refused(call(step_size=lambda k: 0.1 if k < 2 else size), ["schedule", "step 2"])
     assert repr(size) in message
 
 
@@ -471,8 +475,8 @@ REFUSED = {
     "a phase that keeps by a word": (lambda: Phase(5, keep="no"), "Phase, keep: it is True or False"),
     "a phase of a negative step": (lambda: Phase(5, step_size=-0.1), "Phase, step_size: it is a number > 0"),
     "a phase that freezes a dict": (lambda: Phase(5, freeze={"V": 1}), "Phase, freeze: it names blocks"),
-    "a schedule of words": (call(SGLD, bowl, schedule=lambda k: "x"), "gives the step size 'x' at step 0"),
-    "a schedule of two arguments": (call(SGLD, bowl, schedule=lambda a, b: 1.0), "fails at step 0"),
+    "a schedule of words": (call(SGLD, bowl, step_size=lambda k: "x"), "gives the step size 'x' at step 0"),
+    "a schedule of two arguments": (call(SGLD, bowl, step_size=lambda a, b: 1.0), "fails at step 0"),
     "a temperature that fails": (call(SGLD, bowl, temperature=lambda k: 1 / 0), "temperature fails at step 0"),
 }
 
@@ -493,7 +497,7 @@ def test_phases_count_their_own_steps_and_so_can_be_put_together():
 
 def test_a_schedule_beyond_floats_is_refused():
     with pytest.raises(RecipeError, match="at step 2"):
-        call(schedule=lambda k: 10**400 if k == 2 else 0.1)()
+        call(step_size=lambda k: 10**400 if k == 2 else 0.1)()
 
 
 def test_finite_states_whose_sum_overflows_are_lost_by_the_name_of_their_block():

@@ -68,7 +68,7 @@ def test_a_chain_that_was_far_away_is_flagged_though_it_came_back():
     def sample(most):
         schedule = {60: most, 61: 0.005}
         settings = {"init": torch.tensor([1.0, 0.0]), "step_size": 0.005, "steps": 100}
-        return samplers.sample(SGLD, bowl, schedule=lambda k: schedule.get(k, 0.005), **settings, **QUIET)
+        return samplers.sample(SGLD, bowl, step_size=lambda k: schedule.get(k, 0.005), **settings, **QUIET)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

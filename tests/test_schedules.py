@@ -129,14 +129,13 @@ def test_a_sampler_takes_the_step_sizes_of_a_schedule():
             init=torch.ones(2),
             chains=2,
             steps=6,
-            step_size=0.1,
-            schedule=schedule,
+            step_size=schedule,
             progress=False,
         )["theta"]
 
     h = BlockDecay(0.1, 0.5, 2)
     assert torch.equal(run(h), run([0.1, 0.1, 0.05, 0.05, 0.025, 0.025].__getitem__))
-    assert not torch.equal(run(h), run(None))
+    assert not torch.equal(run(h), run(0.1))
 
 
 def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():

@@ -200,7 +200,7 @@ def test_minibatches_are_seen_by_the_energies_that_take_them():
     energies = {"fast": lambda at: STIFF / 2 * (at**2).sum(), "slow": slow}
     arguments = dict(init=torch.zeros(1), chains=2, steps=3, step_size=0.01, progress=False)
     watched = []
-    draws = samplers.sample(RESPA, energies, data=data, batch_size=4, watch=watched.append, **arguments)
+    draws = samplers.sample(RESPA, energies, data=data, batch_size=4, progress=watched.append, **arguments)
     assert watched and "configurational_temperature.fast" not in watched[-1]
     assert draws["theta"].shape == (2, 3, 1)
     assert set(seen) == {torch.Size([4, 1])}
@@ -232,7 +232,7 @@ def test_a_dict_is_refused_for_one_potential():
 def test_what_compares_one_value_of_u_is_refused():
     energies = {"fast": torch.sum, "slow": torch.sum}
     with pytest.raises(RecipeError, match="this is for one U of the target"):
-        samplers.sample(RESPA, energies, init=torch.zeros(2), step_size=0.1, temperatures=[1.0, 2.0])
+        samplers.sample(RESPA, energies, init=torch.zeros(2), step_size=0.1, temperature=[1.0, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from sympy import log, symbols
 
 import samplers
 from recipe import Energy, RecipeError
-from samplers import HMC, SGHMC, SGLD, UnderdampedLangevin, sample
+from samplers import HMC, SGHMC, SGLD, Metropolis, UnderdampedLangevin, sample
 from samplers.coordinates import Affine, Composed, Simplex
 
 F64 = torch.float64
@@ -144,7 +144,9 @@ def test_a_run_goes_on_and_is_tuned(tmp_path):
     whole = sample(SGHMC, dirichlet, checkpoint=tmp_path / "run", **how)["theta"]
     again = sample(SGHMC, dirichlet, checkpoint=tmp_path / "run", **how)["theta"]
     assert torch.equal(whole, again)
-    settings = samplers.tune(UnderdampedLangevin, dirichlet, init=START, coordinates=Simplex(), repeat=2, seed=1)
+    settings = samplers.tune(
+        UnderdampedLangevin, dirichlet, init=START, coordinates=Simplex(), metropolis=Metropolis(repeat=2), seed=1
+    )
     draws = sample(UnderdampedLangevin, dirichlet, steps=50, seed=2, progress=False, **settings.arguments)
     assert float((draws["theta"].sum(-1) - 1).abs().max()) < 1e-12
 

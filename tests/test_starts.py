@@ -27,7 +27,8 @@ def bowl(theta):
 
 def begun(energy, **settings):
     """Where each chain starts, by name."""
-    draws = samplers.sample(SGLD, energy, **TINY, **settings)
+    own = {name: settings.pop(name) for name in ("spread", "per_chain") if name in settings}
+    draws = samplers.sample(SGLD, energy, init=samplers.Start(settings.pop("init"), **own), **TINY | settings)
     return {name: torch.where(x.abs() < 1e-9, 0.0, x)[:, 0] for name, x in draws.items()}
 
 
@@ -45,7 +46,9 @@ def test_tensors_by_name_with_a_row_per_chain_are_asked_about():
 
 
 def test_points_of_fewer_chains_say_how_many_there_are():
-    with pytest.raises(RecipeError, match=r"of each of 4 chains.*Pass chains=3, shape \(4, ...\), or per_chain=False"):
+    with pytest.raises(
+        RecipeError, match=r"of each of 4 chains.*Pass chains=3, shape \(4, ...\), or Start\(..., per_chain=False"
+    ):
         begun(by_name, init={"w": torch.ones(3, 2)}, per_chain=True)
 
 
@@ -87,7 +90,7 @@ def test_a_tensor_of_a_block_is_what_per_chain_says():
 
 def test_a_scalar_block_beside_a_target_per_chain_may_be_one_number():
     init = {"theta": torch.zeros(4, 2), "xi": torch.tensor(2.0)}
-    draws = samplers.sample(SGNHT, bowl, init=init, per_chain=True, keep="xi", **TINY)
+    draws = samplers.sample(SGNHT, bowl, init=samplers.Start(init, per_chain=True), keep="xi", **TINY)
     assert torch.allclose(draws["xi"], torch.tensor(2.0))
 
 
@@ -97,7 +100,7 @@ def test_starts_are_drawn_from_a_law_by_seed_and_chain():
     starts = begun(bowl, init=prior, chains=5, seed=3)["theta"]
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(begun(bowl, init=prior, chains=5, seed=3)["theta"], starts)
-    assert torch.equal(begun(bowl, init=prior, chains=2, seed=3, first_chain=3)["theta"], starts[3:])
+    assert torch.equal(begun(bowl, init=prior, chains=range(3, 5), seed=3)["theta"], starts[3:])
     assert not torch.equal(begun(bowl, init=prior, chains=5, seed=4)["theta"], starts)
     assert len(starts.flatten().unique()) == 15
     many = begun(bowl, init=Normal(torch.zeros(1), 2.0), chains=400, seed=3)["theta"]
@@ -120,7 +123,7 @@ def test_starts_are_spread_out_by_seed_and_chain():
     sd = (starts["weight"] - model.weight.detach()).std()
     score = float(sd / 0.5 - 1) * (2 * starts["weight"].numel()) ** 0.5
     assert not CLAIMS["starts and relaxation"].failures({"sd": score})
-    some = begun(by_name, init=model, spread=0.5, chains=1, first_chain=7)
+    some = begun(by_name, init=model, spread=0.5, chains=range(7, 8))
     assert torch.equal(some["weight"][0], starts["weight"][7])
 
 
@@ -131,7 +134,7 @@ def test_tuning_takes_a_point_of_each_chain_for_what_it_is():
 
 
 def test_settings_of_named_tensors_are_taken_whatever_their_shapes():
-    settings = samplers.tune(SGLD, by_name, init={"w": torch.zeros(4, 2)}, per_chain=False)
+    settings = samplers.tune(SGLD, by_name, init=samplers.Start({"w": torch.zeros(4, 2)}, per_chain=False))
     draws = samplers.sample(SGLD, by_name, steps=2, progress=False, **settings.arguments)
     assert draws["w"].shape == (4, 2, 4, 2)
 
@@ -159,10 +162,10 @@ def test_ranks_start_their_chains_where_one_process_does(init, per_chain):
 
     def of_rank(mine):
         try:
-            own, said = _part(SGLD, init, per_chain, 4, mine, "")
+            part = _part(SGLD, samplers.Start(init, per_chain=per_chain), 4, mine, "")
         except RecipeError:
             return None
-        return points(own, said, 2, mine.start)
+        return points(part.point, part.per_chain, 2, mine.start)
 
     whole = points(init, per_chain, 4, 0)
     halves = [of_rank(slice(0, 2)), of_rank(slice(2, 4))]

@@ -29,9 +29,9 @@ ASKING = {  # by file and function, the draw that is asked for
     ("step.py", "drawn"): "STEP",
     ("data.py", "rows_for"): "BATCH",
     ("start.py", "complete_state"): "START",
-    ("start.py", "_spread_out"): "SPREAD",
+    ("start.py", "given_state"): "SPREAD",
     ("points.py", "_drawn"): "POINT",
-    ("trial.py", "_falls"): "RAY",
+    ("energy_checks.py", "falls"): "RAY",
     ("exchange.py", "_exchange"): "EXCHANGE",
     ("bridges.py", "move"): "JITTER",
     ("references.py", "start"): "REFERENCE",
@@ -106,8 +106,10 @@ def piloted():
 
 RUNS = {
     "batches and a law": lambda: sampled(energy=of_rows, data=DATA, batch_size=5, init=Normal(torch.zeros(SITES), 1.0)),
-    "spread": lambda: sampled(SGHMC, spread=0.5),
-    "temperatures": lambda: sampled(UnderdampedLangevin, temperatures=[1, 2, 4], swap_every=2, metropolis=True),
+    "spread": lambda: sampled(SGHMC, init=samplers.Start(torch.zeros(SITES), spread=0.5)),
+    "temperatures": lambda: sampled(
+        UnderdampedLangevin, temperature=samplers.Ladder(1, 2, 4, swap_every=2), metropolis=True
+    ),
     "variates": drawn_in_a_step,
     "pairs": lambda: judged(energy=of_rows, data=DATA, batch_size=5),
     "stretches": judged,
@@ -203,7 +205,7 @@ def test_no_chain_has_the_numbers_of_another(asked, name):
 @pytest.mark.parametrize(
     "module, name, overlap, run",
     [
-        ("samplers.running.trial", "RAY", streams.START, "spread"),
+        ("samplers.running.energy_checks", "RAY", streams.START, "spread"),
         ("samplers.running.pairs", "PAIR", streams.RUN, "stretches"),
         ("samplers.running.divergence", "STRETCH", streams.PAIR, "stretches"),
         ("samplers.running.pairs", "SLOPE", streams.RUN, "pairs"),

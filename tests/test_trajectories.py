@@ -189,9 +189,8 @@ def test_schedules_phases_and_temperatures():
             TARGETS["banana"],
             phases=phases,
             thin=4,
-            schedule=lambda k: 0.02 / (1 + k) ** 0.3,
             backend=backend,
-            **RUN,
+            **RUN | {"step_size": lambda k: 0.02 / (1 + k) ** 0.3},
         )
         for backend in ("torch", "cpp")
     ]

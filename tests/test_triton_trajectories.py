@@ -96,10 +96,10 @@ def test_sums_over_batches_of_data_are_those_of_cpp(name, size):
     "recipe, word", [slow((samplers.MALA, None)), (samplers.GHMC, None), slow((samplers.SGNHT, "A' O B"))]
 )
 def test_accepted_steps_are_those_of_cpp(recipe, word):
-    how = {"scheme": word, "init": start(), "steps": 3, "metropolis": True, "repeat": 2} | SETTINGS
+    how = {"scheme": word, "steps": 3, "metropolis": samplers.Metropolis(repeat=2)} | SETTINGS | {"step_size": 0.25}
     runs = []
     for backend, device in (("cpp", "cpu"), ("triton", TRITON)):
-        run = samplers.sample(recipe, TARGETS["banana"], backend=backend, device=device, **how | {"step_size": 0.25})
+        run = samplers.sample(recipe, TARGETS["banana"], init=start().to(device), backend=backend, **how)
         assert run.info["backend"] == backend
         runs.append(run)
     torch.testing.assert_close(runs[1]["theta"].cpu(), runs[0]["theta"], rtol=1e-12, atol=1e-12)
@@ -109,11 +109,13 @@ def test_accepted_steps_are_those_of_cpp(recipe, word):
 
 def test_a_run_with_phases_and_lost_chains_is_that_of_cpp():
     phases = [samplers.Phase(4, keep=False, temperature=2.0), samplers.Phase(8)]
-    how = {"phases": phases, "thin": 2, "schedule": lambda k: 0.2 / (1 + k) ** 0.5, "init": start(), "chains": 20}
+    how = {"phases": phases, "thin": 2, "step_size": lambda k: 0.2 / (1 + k) ** 0.5, "chains": 20}
     runs = []
     for backend, device in (("cpp", "cpu"), ("triton", TRITON)):
         with np.errstate(all="ignore"), pytest.warns(RuntimeWarning, match="not finite. Take a smaller step size"):
-            run = samplers.sample(samplers.SGLD, TARGETS["banana"], backend=backend, device=device, **SETTINGS | how)
+            run = samplers.sample(
+                samplers.SGLD, TARGETS["banana"], init=start().to(device), backend=backend, **SETTINGS | how
+            )
         runs.append(run)
     assert 0 < len(runs[0].diverged) < 20 and runs[0].diverged == runs[1].diverged
     torch.testing.assert_close(runs[1]["theta"].cpu(), runs[0]["theta"], rtol=1e-6, atol=1e-6)

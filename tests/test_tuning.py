@@ -14,10 +14,10 @@ from sympy import exp, symbols
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
-from samplers import HMC, SGLD, PreconditionedSGLD, UnderdampedLangevin, sample, tune
+from samplers import HMC, SGLD, Metropolis, PreconditionedSGLD, UnderdampedLangevin, sample, tune
 from samplers.running import watching
 from samplers.target.targets import TARGETS
-from samplers.tuning import trials, tuner
+from samplers.tuning import pilot, tuner
 
 F64 = torch.float64
 SCALES = torch.logspace(0, 2, 6, dtype=F64)  # curvatures from 1 to 1e4
@@ -33,7 +33,7 @@ def gaussian(theta):
 def brief(monkeypatch):
     """Pilot runs with short windows and trials."""
     monkeypatch.setattr(tuner, "LONGEST", tuner.SHORTEST)
-    monkeypatch.setattr(trials, "WORDS", 80)
+    monkeypatch.setattr(pilot, "TRIAL", 80)
 
 
 # Energy, one chain's start, and statistics of theta with their means, by integration.
@@ -83,7 +83,7 @@ def truncated_square(most):
 
 RUNS = [
     ("a condition of 1e4", PreconditionedSGLD, {}),
-    ("banana", UnderdampedLangevin, {"repeat": 4}),
+    ("banana", UnderdampedLangevin, {"metropolis": Metropolis(repeat=4)}),
     *(slow((name, recipe, {})) for name in CASES for recipe in (UnderdampedLangevin, HMC)),
 ]
 
@@ -113,8 +113,8 @@ once = cache(tuned)
 def test_the_same_arguments_give_the_same_settings_and_an_account_of_them():
     first, second = once(), tuned()
     assert first.arguments["step_size"] == second.arguments["step_size"]
-    assert torch.equal(first.arguments["init"]["theta"], second.arguments["init"]["theta"])
-    assert first.arguments["init"]["theta"].shape == (4, 1) and first.arguments["metropolis"] is True
+    assert torch.equal(first.arguments["init"].point["theta"], second.arguments["init"].point["theta"])
+    assert first.arguments["init"].point["theta"].shape == (4, 1) and first.arguments["metropolis"].repeat == 1
     assert str(first) == str(second)
     for word in ("mode", "57 % are asked", "no parameter that is a unit", "pilot runs of 32 chains"):
         assert word in str(first)
@@ -126,10 +126,12 @@ def test_what_is_given_stays_and_named_tensors_start_at_the_mode(brief):
 
     data = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=F64)
     init = {"w": torch.zeros(2, dtype=F64), "c": torch.ones(1, dtype=F64)}
-    settings = tune(UnderdampedLangevin, energy, data=data, init=init, gamma=0.7, repeat=1, temperature=2.0)
+    settings = tune(
+        UnderdampedLangevin, energy, data=data, init=init, gamma=0.7, metropolis=Metropolis(repeat=1), temperature=2.0
+    )
     arguments = settings.arguments
-    assert arguments["gamma"] == 0.7 and arguments["repeat"] == 1 and "gamma" not in settings.reasons
-    assert torch.allclose(arguments["init"]["w"], torch.tensor([2.0, 3.0], dtype=F64), atol=1e-4)
+    assert arguments["gamma"] == 0.7 and arguments["metropolis"].repeat == 1 and "gamma" not in settings.reasons
+    assert torch.allclose(arguments["init"].point["w"], torch.tensor([2.0, 3.0], dtype=F64), atol=1e-4)
     # one over the variance at T = 1, of curvatures 2, 2 and 1
     assert torch.allclose(arguments["m"], torch.tensor([2.0, 2.0, 1.0], dtype=F64), rtol=0.4)
     draws = sample(UnderdampedLangevin, energy, steps=5, progress=False, **arguments)
@@ -158,7 +160,6 @@ REFUSED = {
     "a step size": (dict(energy=gaussian, init=SCALES, step_size=1.0), ["'step_size' is not a parameter"]),
     "T of 0": (dict(energy=gaussian, init=SCALES, temperature=0.0), ["temperature", "> 0"]),
     "no chains": (dict(energy=gaussian, init=SCALES, chains=0), ["chains"]),
-    "no words": (dict(energy=gaussian, init=SCALES, repeat=0), ["repeat"]),
     "ends": (dict(recipe=samplers.SGRLDCIR, energy=None, init=ZERO + 1), ["has ends"]),
     "adaptations": (dict(recipe=samplers.PSGLD, energy=gaussian, init=SCALES), ["psgld", "adapt"]),
 }
@@ -194,7 +195,7 @@ PARTS = {"fast": Energy((x, y), U=(39 * x**2 + 3 * y**2) / 2), "slow": Energy((x
 def test_of_several_potentials_it_is_their_sum_that_is_tuned(brief):
     """Where both kick together, the settings are those of the one energy."""
     parts = {"fast": lambda t: (t**4).sum() / 4, "slow": lambda t: 3 * (t**2).sum() / 2}
-    how = dict(init=torch.ones(1, dtype=F64), seed=1, scheme="B A O A B", repeat=2)
+    how = dict(init=torch.ones(1, dtype=F64), seed=1, scheme="B A O A B", metropolis=Metropolis(repeat=2))
     together = tune(UnderdampedLangevin, lambda t: parts["fast"](t) + parts["slow"](t), **how)
     apart = tune(replace(RESPA, pieces={}, scheme="B A O A B"), parts, **how)
     for name in ("step_size", "m", "gamma"):
@@ -202,7 +203,9 @@ def test_of_several_potentials_it_is_their_sum_that_is_tuned(brief):
 
 
 def test_multiple_time_steps_are_tuned_and_their_exact_draws_are_right(brief):
-    arguments = tune(RESPA, PARTS, init=torch.ones(2, dtype=F64), chains=200, seed=1, repeat=1).arguments
+    arguments = tune(
+        RESPA, PARTS, init=torch.ones(2, dtype=F64), chains=200, seed=1, metropolis=Metropolis(repeat=1)
+    ).arguments
     assert "coordinates" not in arguments and torch.allclose(arguments["m"], STIFF + 1, rtol=0.4)
     draws = sample(RESPA, PARTS, warmup=30, steps=150, seed=2, progress=False, **arguments)["theta"]
     squares = {f"theta[{i}]^2": standard_score(((STIFF[i] + 1) * draws[..., i] ** 2 - 1).mean(1)) for i in range(2)}
@@ -256,7 +259,7 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so_and_goes_on_from_a_
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.warns(RuntimeWarning, match="stopped after"):
-        half = run(metropolis=True, checkpoint=tmp_path / "run", watch=interrupt)
+        half = run(metropolis=True, checkpoint=tmp_path / "run", progress=interrupt)
     assert 0 < half.draws < 300
     draws = run(metropolis=True, checkpoint=tmp_path / "run", progress=True)
     assert torch.equal(draws["theta"], whole["theta"])
@@ -282,11 +285,11 @@ def test_ctrl_c_ends_tuning_and_no_settings_are_made_of_a_part_of_a_pilot(at):
 
 
 NOT_AUTOMATIC = {
-    "a schedule": (dict(schedule=lambda k: 0.1), "schedule="),
+    "a schedule": (dict(observe={"V": lambda theta: theta}), "observe="),
     "phases": (dict(phases=[samplers.Phase(10)], steps=1000), "phases="),
-    "temperatures": (dict(temperatures=[1, 2]), "temperatures="),
+    "temperatures": (dict(temperature=[1, 2]), "temperature="),
     "a temperature that changes": (dict(temperature=lambda k: 1.0), "temperature="),
-    "frozen blocks": (dict(recipe=UnderdampedLangevin, freeze=("p",)), "freeze="),
+    "frozen blocks": (dict(recipe=UnderdampedLangevin, phases=[samplers.Phase(9, freeze="p")], steps=1000), "phases="),
     "no mode": (dict(energy=lambda t: t.sum()), "no finite mode"),
 }
 
@@ -369,7 +372,7 @@ def test_minibatches_whose_noise_is_not_understood_are_refused():
 def test_proposals_of_a_given_length_are_no_resonance(brief):
     """A correlated plane with the frequency 1 in its dense coordinates: the squares come back after a time of pi."""
     plane = Energy((x, y), U=(x + y) ** 2 / 7.6 + (x - y) ** 2 / 0.4)
-    settings = tune(HMC, plane, init=torch.zeros(2, dtype=F64), repeat=4)
+    settings = tune(HMC, plane, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=4))
     assert "coordinates" in settings.arguments and 1.2 < 4 * settings.arguments["step_size"] < 2.0
     assert "a quarter period of the slowest direction" in settings.reasons["step_size"]
     assert settings.reasons["repeat"].startswith(

@@ -75,7 +75,7 @@ def test_torch_counts_the_compilations_of_each_run_apart(graphs):
 @pytest.mark.parametrize(
     "given",
     [
-        dict(schedule=lambda k: 1e-2 / (1 + k)),
+        dict(step_size=lambda k: 1e-2 / (1 + k)),
         dict(temperature=lambda k: 1.0),
         dict(recipe="sgld", metropolis=True, batch_size=None, energy=energy),
         dict(steps=19),
@@ -117,7 +117,7 @@ def test_a_run_goes_on_where_it_was_interrupted(graphs, tmp_path):
 
     whole = run("sghmc", fragile)
     counts["left"] = 40
-    given = dict(recipe="sghmc", energy=fragile, checkpoint=tmp_path, checkpoint_every=0)
+    given = dict(recipe="sghmc", energy=fragile, checkpoint=samplers.checkpoints.Folder(tmp_path, every=0))
     with pytest.raises(KeyboardInterrupt):
         run(**given)
     assert torch.equal(run(**given)["theta"], whole["theta"])

@@ -31,12 +31,14 @@ from samplers import (
     SGNHT,
     SGRHMC,
     SGRLD,
+    Metropolis,
     Phase,
     RandomisedHMC,
     RelativisticSGHMC,
     UnderdampedLangevin,
     sample,
 )
+from samplers.checkpoints import Folder
 from samplers.running import watching
 from samplers.testing.cases import CASES as CASES_OF_STOCK
 from samplers.testing.layers import LAYERS
@@ -327,7 +329,7 @@ SYMBOLIC_CPP, FUNCTION_CPP = EVERY_WAY[1], EVERY_WAY[3]
 def test_a_function_and_a_symbolic_energy_have_the_same_draws_on_every_backend(name, ways):
     recipe, word, h, parameters, repeat = CASES[name]
     start = torch.linspace(-1, 1, 3, dtype=torch.float64)
-    settings = dict(chains=5, steps=30, step_size=h, metropolis=True, repeat=repeat, progress=False, **parameters)
+    settings = dict(chains=5, steps=30, step_size=h, metropolis=Metropolis(repeat=repeat), progress=False, **parameters)
     draws, *others = (
         sample(recipe, energy, scheme=word, init=start, backend=backend, **settings)
         for energy, backend in [(quartic, "torch"), *ways]
@@ -385,7 +387,7 @@ def test_energies_of_several_coordinates_and_of_data_are_exact_too():
     a, b = datum("a"), datum("b")
     of_data = Energy((x, y), U=(x**2 + y**2) / 2 + data_total((a * x + b - y) ** 2) / 2, data=(a, b))
     columns = (rows[:, 0].clone(), rows[:, 1].clone())
-    settings = dict(metropolis=True, repeat=4, progress=False, step_size=0.5)
+    settings = dict(metropolis=Metropolis(repeat=4), progress=False, step_size=0.5)
     start = torch.zeros(2, dtype=torch.float64)
     design = torch.stack([-columns[0], torch.ones(3, dtype=torch.float64)], 1)
     for energy, data, precision in (
@@ -411,7 +413,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path, monkeypat
         folder = tmp_path / type(energy).__name__
         whole = sample(GHMC, energy, steps=50, **settings)
         with pytest.warns(RuntimeWarning, match="stopped after"):
-            sample(GHMC, energy, steps=50, checkpoint=folder, checkpoint_every=0, watch=interrupting, **settings)
+            sample(GHMC, energy, steps=50, checkpoint=Folder(folder, every=0), progress=interrupting, **settings)
         resumed = sample(GHMC, energy, steps=50, checkpoint=folder, **settings)
         assert torch.equal(resumed["theta"], whole["theta"])
         assert resumed.info["acceptance"] == whole.info["acceptance"]
@@ -420,7 +422,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path, monkeypat
 def test_the_step_size_is_the_time_of_a_word_whether_words_or_groups_are_repeated():
     """Eight leapfrogs of .3 are 8 words of h = .3, or a word of h = 2.4; the first form stands where it is printed."""
     settings = dict(init=torch.ones(2, dtype=torch.float64), steps=20, progress=False)
-    words = sample("hmc", quartic, step_size=0.3, repeat=8, **settings)
+    words = sample("hmc", quartic, step_size=0.3, metropolis=Metropolis(repeat=8), **settings)
     group = sample("hmc", quartic, step_size=2.4, scheme="R (B A B)*8", **settings)
     torch.testing.assert_close(words["theta"], group["theta"])
     assert (words.info["repeat"], group.info["repeat"]) == (8, 1)
@@ -451,9 +453,8 @@ def test_adapted_quantities_may_be_held_still():
         PSGLD,
         QUARTIC,
         init={"theta": torch.ones(2), "V": torch.ones(2)},
-        freeze="V",
+        phases=[Phase(20, freeze="V")],
         metropolis=True,
-        steps=20,
         step_size=0.1,
         progress=False,
     )
@@ -516,7 +517,6 @@ REFUSED = {
     "minibatches": (dict(data=torch.ones(10), batch_size=2), "a minibatch has an estimate alone.*Leave batch_size out"),
     "adaptations": (dict(recipe=PSGLD), r"V adapt to the path.*freeze=\('V',\)"),
     "a path that does not lead back": (dict(recipe=RelativisticSGHMC), "work of 'R'.*no path leads back"),
-    "repetitions of nothing": (dict(metropolis=False, repeat=3), "nothing is proposed.*metropolis=True"),
     "a scope": (dict(scope="tensor"), "accepted as a whole"),
     "no direction": (dict(init={"theta": torch.ones(2), "direction": torch.tensor(0.5)}), "is 1 or -1"),
     "no truth value": (dict(metropolis="yes"), "True or False"),

@@ -125,7 +125,7 @@ def posterior(study: Study, chains: int, steps: int) -> dict:
         steps=steps,
         warmup=steps // 5,
         step_size=0.05,
-        repeat=12,
+        metropolis=samplers.Metropolis(repeat=12),
         seed=1,
         progress=False,
     )

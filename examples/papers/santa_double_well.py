@@ -72,15 +72,14 @@ def wells(study: Study, T: float, h: float, chains: int, steps: int) -> dict:
     Half of the chains start in each well.
     """
     starts = torch.where(torch.arange(chains) % 2 == 0, GLOBAL, 2.2237)[:, None]
+    still = ("V", "V_last")
     draws = sample(
         SANTA,
         ENERGY,
         init={"theta": starts, "V": torch.ones(1), "V_last": torch.ones(1)},
-        freeze=("V", "V_last"),
         chains=chains,
         step_size=h,
-        steps=steps,
-        warmup=steps // 2,
+        phases=[Phase(steps // 2, freeze=still, keep=False), Phase(steps, freeze=still)],
         thin=5,
         temperature=T,
         seed=1,

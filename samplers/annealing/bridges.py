@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from integrators import noise
 from integrators.step import State, Step
@@ -20,7 +21,7 @@ from integrators.streams import JITTER
 from recipe.errors import RecipeError
 
 from ..target.layout import position_of
-from ..target.potential import SLOPE, VALUE, Position
+from ..target.potential import SLOPE, VALUE, Jet, Position
 from ..target.target import Target
 from .references import Reference
 
@@ -31,58 +32,44 @@ BOTH = VALUE | SLOPE
 
 
 @dataclass(frozen=True)
-class Energies:
-    """U of the target and R of the reference at the positions of all chains.
+class Place:
+    """A point z of all chains, with U of the target, R of the reference and their gradients there."""
 
-    `other`: R of a reference that is not Gaussian.
-    """
+    z: Position
+    U: Jet
+    R: Jet
+
+    def is_at(self, z: Position) -> bool:
+        """Whether z consists of the tensor objects of this place, which no step changes in place."""
+        return all(x is y for x, y in zip(tree_leaves(self.z), tree_leaves(z), strict=True))
+
+    def value(self, b: float) -> torch.Tensor:
+        """U_b of all chains, `(chains,)`."""
+        return (1 - b) * self.R.value + b * self.U.value if b else self.R.value
+
+    def gradient(self, b: float) -> Position:
+        """grad U_b of all chains, in the form of z."""
+        return tree_map(lambda r, u: (1 - b) * r + b * u, self.R.slope, self.U.slope) if b else self.R.slope
+
+
+@dataclass(frozen=True)
+class Energies:
+    """U of the target and R of the reference; `other`: R of a reference that is not Gaussian."""
 
     reference: Reference
     target: Target
     other: Target | None = None
 
-    def at(self, z: Position) -> "Place":
+    def at(self, z: Position) -> Place:
         """U, with the volume of the coordinates, R and their gradients at z."""
-        jet = self.target.at(self.reference.target(z), orders=BOTH)
-        assert jet.value is not None
-        U = jet.value - self.reference.log_volume
-        if self.other is None:
-            assert torch.is_tensor(z)
-            R = z.reshape(len(z), -1).square().sum(1) / 2 + self.reference.sites * math.log(2 * math.pi) / 2
-            return Place(z, U, R, self.reference.pulled(jet.slope), z)
-        other = self.other.at(z, orders=BOTH)
-        assert other.value is not None
-        return Place(z, U, other.value, jet.slope, other.slope)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A point z of all chains, with U and R, `(chains,)`, and their gradients there."""
-
-    z: Position
-    U: torch.Tensor
-    R: torch.Tensor
-    slope_of_U: Position
-    slope_of_R: Position
-
-    def is_at(self, z: Position) -> bool:
-        """Whether z consists of the tensor objects of this place, which no step changes in place."""
-        if isinstance(z, Mapping):
-            return isinstance(self.z, Mapping) and all(x is self.z[name] for name, x in z.items())
-        return z is self.z
-
-    def value(self, b: float) -> torch.Tensor:
-        """U_b of all chains, `(chains,)`."""
-        return (1 - b) * self.R + b * self.U if b else self.R
-
-    def gradient(self, b: float) -> Position:
-        """grad U_b of all chains, in the form of z."""
-        if not b:
-            return self.slope_of_R
-        if isinstance(self.slope_of_U, dict) and isinstance(self.slope_of_R, dict):
-            return {name: (1 - b) * r + b * self.slope_of_U[name] for name, r in self.slope_of_R.items()}
-        assert torch.is_tensor(self.slope_of_U) and torch.is_tensor(self.slope_of_R)
-        return (1 - b) * self.slope_of_R + b * self.slope_of_U
+        law = self.reference
+        U = self.target.at(law.target(z), orders=BOTH)
+        U = Jet(U.value - law.log_volume, law.pulled(U.slope))
+        if self.other is not None:
+            return Place(z, U, self.other.at(z, orders=BOTH))
+        assert torch.is_tensor(z)
+        R = z.reshape(len(z), -1).square().sum(1) / 2 + law.sites * math.log(2 * math.pi) / 2
+        return Place(z, U, Jet(R, z))
 
 
 @dataclass
@@ -102,7 +89,7 @@ class Annealing:
     def gap(self) -> torch.Tensor:
         """U - R of every chain, `(chains,)`, in float64."""
         place = self._at(position_of(self.step.recipe, self.state))
-        return place.U.double() - place.R.double()
+        return place.U.value.double() - place.R.value.double()
 
     @torch.no_grad()
     def move(self, b: float, h: float) -> float:

@@ -10,9 +10,9 @@ import torch
 import integrators
 from integrators.start import complete_state, stationary_start
 from integrators.step import Step
-from recipe import Energy, Recipe, potential
+from recipe import Energy, Recipe
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError, did_you_mean, warn
+from recipe.errors import RecipeError, warn
 
 from ..results.statistics import pareto_index
 from ..stock import named
@@ -20,6 +20,7 @@ from ..target.data import Data
 from ..target.foreign import Foreign, with_gradient
 from ..target.model import Model
 from ..target.potential import VALUE, Position
+from ..target.symbolic import energy_step
 from ..target.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
 from ..target.traced import Traced
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
@@ -94,7 +95,6 @@ def evidence(
     bridges: int | None = None,
     step_size: float = 0.2,
     scheme: Any = None,
-    pieces: Mapping | None = None,
     seed: int = 0,
     **parameters: Any,
 ) -> Evidence:
@@ -107,7 +107,7 @@ def evidence(
     where the effective number of weights is below 50, the two estimates are four standard errors apart, or the largest
     weights have a tail without a variance. The reference should be wider than exp(-U) rather than narrower.
 
-    `recipe`, `scheme`, `pieces`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
+    `recipe`, `scheme`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
     `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
     Energy, or a dict of distributions by block or parameter name. Chains move in coordinates in which a Gaussian
     reference is N(0, 1), so that one near the posterior also serves as a preconditioner. `step_size`: the first step
@@ -136,7 +136,7 @@ def evidence(
         integer(where, "bridges", bridges, least=1)
     integer(where, "seed", seed, least=0)
     number(where, "step_size", step_size, above=0)
-    step = _step(recipe, energy, scheme, pieces, repeat, parameters, where)
+    step = _step(recipe, energy, scheme, repeat, parameters, where)
     law = reference_of(reference, recipe, energy, f"{where}, reference")
     energies = _energies(recipe, energy, data, law, where)
 
@@ -212,18 +212,13 @@ def _integral(gaps: torch.Tensor, logs: torch.Tensor, steps: torch.Tensor) -> fl
     return -float(pieces.sum())
 
 
-def _step(
-    recipe: Recipe, energy: Any, scheme: Any, pieces: Any, repeat: int, parameters: Mapping[str, Any], where: str
-) -> Step:
+def _step(recipe: Recipe, energy: Any, scheme: Any, repeat: int, parameters: Mapping[str, Any], where: str) -> Step:
     """The accept-reject step that moves chains.
 
     Raises RecipeError for a recipe that does not keep exp(-U), or whose auxiliary blocks have no draws.
     """
     check_energy_is_asked_for(recipe, energy, where)
-    step = integrators.metropolised(recipe, scheme, pieces=pieces, repeat=repeat)
-    for name in parameters:
-        if name not in step.parameters:
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
+    step = integrators.metropolised(recipe, scheme, repeat=repeat)
     step.check(1.0, temperature=1.0, **parameters)
     values = {name: float(x) for name, x in parameters.items() if isinstance(x, (int, float))}
     certificate = recipe.check(temperature=1.0, freeze=(), **values)
@@ -255,10 +250,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
 def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position, where: str) -> Target:
     """The target, U at positions of all chains; RecipeError where the energy fails at draws of the reference."""
     if isinstance(energy, Energy):
-        blocks = recipe.targets
-        flat = Recipe(name="energy", state=blocks, target=blocks, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
-        step = integrators.compile(flat, "Euler", energy=energy)
-        return target_of(energy, [step], position, law.layout, rows)
+        return target_of(energy, [energy_step(energy, recipe.targets)], position, law.layout, rows)
     try:
         return target_of(energy, [], position, law.layout, rows)
     except (RuntimeError, LookupError, TypeError, AttributeError) as error:
@@ -279,9 +271,7 @@ def _check_tails(target: Target, position: Position, where: str) -> None:
         for r in FAR:
             at = {b: y[:1].expand(len(axes), *y.shape[1:]) for b, y in blocks.items()}
             at[name] = at[name] + r * axes.reshape(len(axes), *x.shape[1:])
-            value = target.at(at if isinstance(position, dict) else at[""], orders=VALUE).value
-            assert value is not None
-            levels.append(value.double())
+            levels.append(target.at(at if isinstance(position, dict) else at[""], orders=VALUE).value.double())
         grown = levels[1] - levels[0]
         flat = (grown <= math.log(FAR[1] / FAR[0])) & levels[1].isfinite()
         if flat.any():
@@ -304,7 +294,7 @@ def _start(
     z = law.start(seed, chains, first_chain)
     target = z if isinstance(z, dict) else {step.recipe.targets[0].name: z}
     place = energies.at(z)
-    lost = int((place.U.isnan() | (place.U == -math.inf)).sum())
+    lost = int((place.U.value.isnan() | (place.U.value == -math.inf)).sum())
     if lost:
         what = f"U is not a number at {lost} of {chains} draws of the reference"
         raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")

@@ -137,7 +137,6 @@ def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -
 
 
 def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
-    """Refuses a law of other blocks than the target."""
     by_block = set(parts) == set(names)
     if not parts or (explicit and not by_block):
         blocks = ", ".join(map(str, parts)) or "nothing"

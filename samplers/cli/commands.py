@@ -14,7 +14,6 @@ from recipe.results import aligned
 
 from ..files import regular
 from ..stock import catalogue
-from ..tuning.settings import Settings
 from .lookup import blaming, file_and_name, find_energy, find_function, find_recipe
 
 MOMENTUM = 0.9  # at which relaxation is shown
@@ -173,7 +172,7 @@ def sample(
     if plot is not None:
         draws.plot().savefig(plot)
     table, report = draws.summary(), draws.report()
-    text = [str(Settings({}, recipe.name, draws.info["tuned"]))] if tune else []
+    text = [str(automatic.Settings({}, recipe.name, draws.info["tuned"]))] if tune else []
     text += [repr(draws), table.text(), str(report)]
     text += [] if draws.diverged else ["diverged: none"]
     rows = [{"name": index} | row for index, row in table.to_dict("index").items()]

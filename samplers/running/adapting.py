@@ -96,7 +96,6 @@ class Adaptation:
         return moves
 
     def _show(self, chains: Chains) -> None:
-        """Show the operators positions and gradients of the last step."""
         theta, gradient = self._seen(chains)
         some = chains.alive if chains.diverged else slice(None)
         pair = theta[some], None if gradient is None else gradient[some]

@@ -44,7 +44,6 @@ class Chains:
         self.diverged: dict[int, int] = {}
         self.reason = ""
         self.adapting: dict[str, Adapting] = {}
-        self._names = [b.name for b in recipe.entries]
         self._bounded = [b for b in recipe.entries if not b.domain.is_real]
 
     def __len__(self) -> int:
@@ -58,12 +57,11 @@ class Chains:
         """
         lost = [] if is_fine else self._leaving(new)
         if lost:
-            end = self.lose(dict.fromkeys(lost, self.moved), _of_chain(new, lost[0]))
+            rejected = {name: x[lost[0]] for name, x in new.items() if name not in DERIVATIVES.values()}
+            end = self.lose(dict.fromkeys(lost, self.moved), rejected)
             if end:
                 raise end
-        self.state = self.merged(new, self.state)
-        self.rows = rows if "gradient" in new else None
-        self.moved += 1
+        self.land(self.merged(new, self.state), 1, rows=rows)
 
     def begin(self) -> None:
         """Reset the number of accepted proposals, at the start of a stage."""
@@ -76,7 +74,7 @@ class Chains:
         return None if accepted is None or not steps else accepted / steps
 
     def merged(self, new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-        """The new state, with the old state of lost chains."""
+        """The state `new`, with the state `old` of lost chains."""
         return _merged(self.alive, new, old) if self.diverged else new
 
     def verdict(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -151,33 +149,34 @@ class Chains:
 
     def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         """Continue from a snapshot. Raises ValueError for a snapshot of other shapes or types, before any change."""
+        self._check(tensors, account)
+        self._take(tensors, account)
+
+    def _check(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         for name, x in self._tensors().items():
             if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
                 raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
+
+    def _take(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         values = {name: x.to(self.alive.device) for name, x in tensors.items()}
-        self.alive = values.pop("alive")
-        rows = values.pop("rows", None)
-        self.state = _without_prefix("state.", values)
-        gradient = _without_prefix("gradient.", values)
+        self.alive = values["alive"]
+        self.state = without_prefix("state.", values)
+        gradient = without_prefix("gradient.", values)
         if gradient:
             self.state["gradient"] = gradient
-        self.rows = rows if "gradient" in self.state else None
+        self.rows = values.get("rows") if "gradient" in self.state else None
         for name, M in self.adapting.items():
-            M.load_state_dict(_without_prefix(f"operator.{name}.", values))
+            M.load_state_dict(without_prefix(f"operator.{name}.", values))
         self.moved = account["moved"]
         self.diverged = {int(chain): step for chain, step in account["diverged"].items()}
         self.reason = account["reason"]
 
     def _leaving(self, new: Mapping[str, torch.Tensor]) -> list[int]:
         """The indices of chains alive whose new state is not finite, or outside its domain."""
-        if not self.diverged and self._all_fine(new):
-            return []  # one sum over all chains is the usual case
+        if not self.diverged and all(math.isfinite(new[b.name].sum()) for b in self.recipe.entries):
+            if all(bool(in_domain(b, new[b.name]).all()) for b in self._bounded):
+                return []  # one sum over all chains is the usual case
         return (self.alive & ~self._fine(new)).nonzero().flatten().tolist()
-
-    def _all_fine(self, new: Mapping[str, torch.Tensor]) -> bool:
-        """Whether the states of all chains are finite and inside their domains."""
-        finite = all(math.isfinite(new[name].sum()) for name in self._names)
-        return finite and all(bool(in_domain(b, new[b.name]).all()) for b in self._bounded)
 
     def _fine(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """True for each chain whose state is finite and inside its domain, `(chains,)`."""
@@ -199,17 +198,12 @@ class Chains:
         return f"{block} has left its domain, {block.domain.in_words}", advice
 
 
-def _of_chain(state: Mapping[str, torch.Tensor], chain: int) -> dict[str, torch.Tensor]:
-    """The blocks of one chain."""
-    return {name: x[chain] for name, x in state.items() if name not in DERIVATIVES.values()}
-
-
-def _without_prefix(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def without_prefix(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}
 
 
 def _merged(alive: torch.Tensor, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """The new state of chains alive, the old state of lost chains."""
     merged: dict[str, Any] = {}
     for name, x in new.items():
         before = old.get(name, x)

@@ -28,11 +28,6 @@ STEPS_OF_GRAPHS = 300_000  # steps for torch.compile, which takes a minute
 Choice = tuple[Kernel, str]  # a kernel, and the reason for it
 
 
-def steps_worth_a_graph(device: torch.device) -> int:
-    """The least length of a run for a graph of several steps: a CUDA graph is quick to make, torch.compile slow."""
-    return STEPS_ON_GPU if gpu.has_graphs(device) else STEPS_OF_GRAPHS
-
-
 def choose(
     plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str, where: str
 ) -> tuple[Kernel, str, Inputs]:
@@ -41,17 +36,22 @@ def choose(
     `state`: the start of the chains by block; `keep`: the names of the blocks whose values are handed on. Raises
     RecipeError where a backend is given by name and has no kernel for the step.
     """
-    device = next(iter(state.values())).device
-    least = steps_worth_a_graph(device)
+    on_gpu = gpu.has_graphs(next(iter(state.values())).device)  # where a graph is quick to make
+    least = STEPS_ON_GPU if on_gpu else STEPS_OF_GRAPHS
     has_graph = backend == "auto" and is_unrolled(plan, inputs, state, least)
-    if has_graph and not gpu.has_graphs(device):
+    if has_graph and not on_gpu:
         return Unrolled(inputs, keep, least, where), "several steps in one graph of torch.compile: a long run", inputs
-    inputs = inputs.compiled(where) if plan.length >= STEPS_OF_GRAPHS and not has_graph else inputs
+    inputs = inputs if has_graph else with_compiled_gradient(plan, inputs, backend, where)
     kernel, reason = kernel_for(plan, state, inputs, keep, backend)
     if has_graph:
         reason = f"several steps in one CUDA graph; beside it {reason}"
         return UnrolledOnGPU(inputs, keep, least, where, kernel), reason, inputs
     return kernel, reason, inputs
+
+
+def with_compiled_gradient(plan: Plan, inputs: Inputs, backend: str, where: str) -> Inputs:
+    """The inputs, in a long run with a gradient that torch compiles."""
+    return inputs.compiled(where) if backend != "torch" and plan.length >= STEPS_OF_GRAPHS else inputs
 
 
 def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Choice:

@@ -26,7 +26,6 @@ from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe.errors import RecipeError
 
 from ..results.divergence import Divergence
-from ..target.target import Target
 from .chains import Chains
 from .choice import kernel_for
 from .drive import drive
@@ -43,30 +42,6 @@ Blocks = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Remaking:
-    """Makes the step of a run again, with its work among the adapted quantities.
-
-    `stepped(freeze=, accept=)` compiles the step, or is None where the work is not defined, for the `reason`;
-    `derived(steps=)` makes the target of the new steps. `backend`: that of the run's call.
-    """
-
-    stepped: Callable[..., Step] | None
-    derived: Callable[..., Target]
-    backend: str
-    reason: str = ""
-
-    def worked(self, step: Step, h: float, temperature: float, inputs: Inputs, where: str) -> "Worked":
-        """The step with its work, at step size `h` and `temperature`; raises RecipeError where there is no work."""
-        if self.stepped is None:
-            raise RecipeError(where, self.reason)
-        plain = self.stepped(freeze=step.frozen, accept=False)
-        exact = self.stepped(freeze=step.frozen)
-        parameters = {name: x for name, x in inputs.parameters.items() if name in plain.parameters}
-        inputs = replace(inputs, target=self.derived(steps=[plain]), parameters=parameters)
-        return Worked(plain, exact, h, temperature, inputs, self.backend, where)
-
-
-@dataclass(frozen=True)
 class Worked:
     """A step with its work, plain and Metropolised (`exact`), at step size `h`; `inputs`: those of both."""
 
@@ -78,9 +53,16 @@ class Worked:
     backend: str
     where: str
 
-    def divergence(self, start: Blocks, steps: int, most: int, bar: Bar) -> Divergence:
-        """The KL from chains at `start`, by stretches of `steps` steps, doubled up to `most` until settled."""
-        return Stretches(self, start, bar).settle(steps, most)
+
+def worked(
+    stepped: Callable[..., Step], step: Step, h: float, temperature: float, inputs: Inputs, backend: str, where: str
+) -> Worked:
+    """The step of a run again, with its work; `stepped(freeze=, accept=)` compiles it. Raises RecipeError for none."""
+    plain = stepped(freeze=step.frozen, accept=False)
+    exact = stepped(freeze=step.frozen)
+    parameters = {name: x for name, x in inputs.parameters.items() if name in plain.parameters}
+    inputs = replace(inputs, target=inputs.target.of_steps([plain], where), parameters=parameters)
+    return Worked(plain, exact, h, temperature, inputs, backend, where)
 
 
 class Stretches:

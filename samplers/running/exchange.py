@@ -4,7 +4,7 @@ Every temperature is a rung, a group of chains with a kernel; every `every` step
 next rung attempt to swap states. Chains at high temperatures cross barriers; the draws are of the first temperature.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,97 +13,87 @@ import torch
 
 from integrators import noise, streams
 from integrators.exchange import Exchange
-from recipe import Energy
+from integrators.requirements import check_one_potential
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
 from ..target.foreign import Foreign
 from ..target.layout import position_of
 from ..target.potential import VALUE
-from .chains import Chains
+from .chains import Chains, without_prefix
 from .choice import kernel_for
 from .drive import Kernel, Moves
 from .inputs import Inputs
 from .plan import Plan, Setting, Stage
-from .start import whole_state
+from .start import Blocks, whole_state
 
-EVERY = 10  # steps between two attempts, where the caller does not say
 SEEN = 1000  # steps in one call of advance, at most
 RUNG = "rung "
 LOW = 0.05  # a rate of exchange below which temperatures are too far apart
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Ladder:
-    """Temperatures, the lowest first, and the number of steps between two attempts to exchange."""
+    """Rising temperatures of chains side by side, for `sample(temperature=...)`; the draws are those of the first.
+
+    Every `swap_every` steps chains of neighbouring temperatures attempt to exchange their states. Raises RecipeError
+    for fewer than two temperatures, and for temperatures that do not rise or are not > 0.
+
+    >>> Ladder(1, 2, 4)
+    Ladder(temperatures=(1.0, 2.0, 4.0), swap_every=10)
+    """
 
     temperatures: tuple[float, ...]
-    every: int
+    swap_every: int
 
-    def plans(self, plan: Plan) -> list[Plan]:
-        """The plan at the temperature of each rung."""
+    def __init__(self, *temperatures: float, swap_every: int = 10) -> None:
+        where = "Ladder"
+        values = [float(T) for T in temperatures if is_number(T) or torch.is_tensor(T)]
+        if len(values) != len(temperatures) or len(values) < 2:
+            what = f"temperatures are two numbers or more, got {list(temperatures)!r}"
+            raise RecipeError(where, what, do="Pass Ladder(1, 2, 4), say, or temperature=1.0 for one.")
+        if not all(0 < T < float("inf") for T in values) or any(a >= b for a, b in pairwise(values)):
+            what = f"temperatures are > 0 and rise, got {list(temperatures)!r}"
+            raise RecipeError(where, what, do="Put the one of the draws first, as in Ladder(1, 2, 4).")
+        most = 2**32 // streams.RUNG
+        integer(where, "temperatures", len(values), most=most, what=f"{len(values)} temperatures are too many")
+        object.__setattr__(self, "temperatures", tuple(values))
+        object.__setattr__(self, "swap_every", integer(where, "swap_every", swap_every, least=1))
+
+    def plans(self, plan: Plan, batch_size: Any, stop: int, where: str) -> list[Plan]:
+        """The plan at each temperature; `stop`: the number after the last chain's.
+
+        Raises RecipeError for minibatches, a frozen target, scope "tensor", and chain numbers beyond those of a rung.
+        """
+        check_one_potential(plan.step.recipe, f"{where}, temperature")
+        if any(stage.phase.temperature is not None for stage in plan.stages):
+            what = "a phase has a temperature of its own, and there are several side by side"
+            raise RecipeError(where, what, do="Leave it out of the phases, or sample at one temperature.")
+        if batch_size is not None:
+            what = "an exchange compares U, of which a minibatch has an estimate only"
+            raise RecipeError(where, what, do="Drop batch_size=, or run at one temperature.")
+        if plan.step.program.scope != "chain":
+            raise RecipeError(where, "an exchange is of whole chains, not of their tensors", do="Use scope='chain'.")
+        targets = [b.name for b in plan.step.recipe.targets]
+        still = [name for stage in plan.stages for name in stage.step.frozen if name in targets]
+        if still:
+            what = f"{still[0]} is held still, and an exchange moves the whole target"
+            raise RecipeError(where, what, do="Let it move, or sample at one temperature.")
+        integer(where, "the last chain", stop, most=streams.RUNG, do="Noise has so many for each temperature.")
         return [replace(plan, stages=tuple(_at(stage, T) for stage in plan.stages)) for T in self.temperatures]
 
-    def inputs(self, inputs: Inputs) -> list[Inputs]:
-        """The inputs of each rung, each with independent noise."""
-        return [
-            replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG) for r in range(len(self.temperatures))
-        ]
 
+def ladder_of(temperature: Any) -> Ladder | None:
+    """The ladder of `temperature=`; None for one temperature.
 
-def ladder_of(temperatures: Any, every: Any, where: str) -> Ladder | None:
-    """The ladder of `temperatures=` and `swap_every=`; None where no temperatures are given.
-
-    Raises RecipeError for temperatures that do not rise or are not > 0, and for exchanges without temperatures.
-
-    >>> ladder_of([1, 2, 4], None, "sample")
-    Ladder(temperatures=(1.0, 2.0, 4.0), every=10)
+    >>> ladder_of([1, 2, 4]) == Ladder(1, 2, 4), ladder_of(1.0)
+    (True, None)
     """
-    if temperatures is None:
-        if every is not None:
-            raise RecipeError(
-                where, "swap_every without temperatures to swap", do="Pass temperatures=[1, 2, 4], say, or drop it."
-            )
-        return None
-    several = list(temperatures) if isinstance(temperatures, (Sequence, torch.Tensor)) else []
-    values = [float(T) for T in several if is_number(T) or torch.is_tensor(T)]
-    if isinstance(temperatures, str) or len(values) != len(several) or len(values) < 2:
-        raise RecipeError(
-            where,
-            f"temperatures are two numbers or more, got {temperatures!r}",
-            do="Pass temperatures=[1, 2, 4], say, or temperature= for one.",
-        )
-    if not all(0 < T < float("inf") for T in values) or any(a >= b for a, b in pairwise(values)):
-        raise RecipeError(
-            where,
-            f"temperatures are > 0 and rise, got {temperatures!r}",
-            do="Put the one of the draws first, as in temperatures=[1, 2, 4].",
-        )
-    integer(
-        where, "temperatures", len(values), most=2**32 // streams.RUNG, what=f"{len(values)} temperatures are too many"
-    )
-    every = EVERY if every is None else integer(where, "swap_every", every, least=1)
-    return Ladder(tuple(values), every)
-
-
-def check_exchange(ladder: Ladder, plan: Plan, temperature: Any, batch_size: Any, stop: int, where: str) -> None:
-    """Refuse runs that cannot exchange: minibatches, a frozen target, scope "tensor", chain numbers beyond RUNG."""
-    if callable(temperature) or temperature != 1.0:
-        raise RecipeError(where, "temperature= stands beside temperatures=", do="Give one or the other.")
-    if any(stage.phase.temperature is not None for stage in plan.stages):
-        what = "a phase has a temperature of its own, and there are several side by side"
-        raise RecipeError(where, what, do="Leave it out of the phases, or drop temperatures=.")
-    if batch_size is not None:
-        what = "an exchange compares U, of which a minibatch has an estimate only"
-        raise RecipeError(where, what, do="Drop batch_size=, or run at one temperature.")
-    if plan.step.program.scope != "chain":
-        raise RecipeError(where, "an exchange is of whole chains, not of their tensors", do="Use scope='chain'.")
-    targets = [b.name for b in plan.step.recipe.targets]
-    still = [name for stage in plan.stages for name in stage.step.frozen if name in targets]
-    if still:
-        what = f"{still[0]} is held still, and an exchange moves the whole target"
-        raise RecipeError(where, what, do="Let it move, or drop temperatures=.")
-    integer(where, "first_chain + chains", stop, most=streams.RUNG, do="Noise has so many for each temperature.")
+    if isinstance(temperature, Sequence) and not isinstance(temperature, str):
+        return Ladder(*temperature)
+    if torch.is_tensor(temperature) and temperature.dim():
+        return Ladder(*temperature.tolist())
+    return temperature if isinstance(temperature, Ladder) else None
 
 
 class Rungs(Chains):
@@ -132,11 +122,9 @@ class Rungs(Chains):
         return [taken / max(offered, 1) for taken, offered in zip(self.taken, self.offered)]
 
     def account(self) -> dict[str, Any]:
-        """The record of the chains for `draws.info`, with temperatures and rates of exchange."""
         return super().account() | {"temperatures": list(self.ladder.temperatures), "swaps": self.rates}
 
     def concerns(self) -> list[str]:
-        """Warnings for the caller: lost chains, and temperatures too far apart."""
         concerns = super().concerns()
         for chains in self.others:
             concerns += chains.concerns()
@@ -150,7 +138,6 @@ class Rungs(Chains):
         return concerns
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
-        """Tensors and plain data from which `restore` continues."""
         tensors, account = super().snapshot()
         accounts = []
         for r, chains in enumerate(self.others):
@@ -159,13 +146,15 @@ class Rungs(Chains):
             accounts.append(plain)
         return tensors, account | {"others": accounts, "offered": self.offered, "taken": self.taken}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
-        """Continue from a snapshot. Raises ValueError for a snapshot of other shapes or types."""
-        super().restore({name: x for name, x in tensors.items() if not name.startswith(RUNG)}, account)
+    def _check(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
+        super()._check(tensors, account)
         for r, (chains, plain) in enumerate(zip(self.others, account["others"], strict=True)):
-            start = _name(r, "")
-            own = {name.removeprefix(start): x for name, x in tensors.items() if name.startswith(start)}
-            chains.restore(own, plain)
+            chains._check(without_prefix(_name(r, ""), tensors), plain)
+
+    def _take(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
+        super()._take({name: x for name, x in tensors.items() if not name.startswith(RUNG)}, account)
+        for r, (chains, plain) in enumerate(zip(self.others, account["others"], strict=True)):
+            chains._take(without_prefix(_name(r, ""), tensors), plain)
         self.offered = list(account["offered"])
         self.taken = list(account["taken"])
 
@@ -197,15 +186,15 @@ class SideBySide:
 
 
 class Swaps:
-    """Attempts to swap the states of neighbouring temperatures, after every `ladder.every` steps."""
+    """Attempts to swap the states of neighbouring temperatures, after every `swap_every` steps."""
 
     def __init__(self, ladder: Ladder, inputs: Inputs) -> None:
         self.ladder = ladder
         self.inputs = inputs
 
     def next(self, number: int) -> int:
-        """The next multiple of `ladder.every` above `number`."""
-        return number - number % self.ladder.every + self.ladder.every
+        """The next multiple of `swap_every` above `number`."""
+        return number - number % self.ladder.swap_every + self.ladder.swap_every
 
     def act(self, chains: Chains, stage: Stage, number: int) -> None:
         """Attempt one swap for each pair of neighbours."""
@@ -251,36 +240,26 @@ class Swaps:
 
 
 def side_by_side(
-    ladder: Ladder,
-    plan: Plan,
-    start: Mapping[str, torch.Tensor],
-    energy: Energy | Callable | None,
-    inputs: Inputs,
-    keep: Sequence[str],
-    backend: str,
-    where: str,
+    ladder: Ladder, plans: Sequence[Plan], start: Blocks, inputs: Inputs, keep: Sequence[str], backend: str, where: str
 ) -> tuple[Rungs, SideBySide, str]:
     """The chains of all temperatures at their start, their kernel, and the reason for the first rung's kernel."""
-    step = plan.step
-    reads = ladder.inputs(inputs)
-    states = [whole_state(step, dict(start), energy, own, T) for own, T in zip(reads, ladder.temperatures)]
-    choices = [
-        kernel_for(rung, state, own, keep if r == 0 else (), backend)
-        for r, (rung, state, own) in enumerate(zip(ladder.plans(plan), states, reads))
-    ]
     if isinstance(inputs.target.whole, Foreign):
         inputs.target.whole.check_value(where, "an exchange compares values of U")
-    kernel = SideBySide([kernel for kernel, _ in choices], ladder.temperatures)
-    return Rungs(ladder, plan, states, where), kernel, choices[0][1]
+    states: list[Blocks] = []
+    kernels: list[tuple[Kernel, str]] = []
+    for r, (plan, T) in enumerate(zip(plans, ladder.temperatures)):
+        own = replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG)  # independent noise
+        states.append(whole_state(plan.step, dict(start), own, T))
+        kernels.append(kernel_for(plan, states[-1], own, () if r else keep, backend))
+    kernel = SideBySide([kernel for kernel, _ in kernels], ladder.temperatures)
+    return Rungs(ladder, plans[0], states, where), kernel, kernels[0][1]
 
 
 def _at(stage: Stage, temperature: float) -> Stage:
-    """The stage at another temperature."""
     return replace(stage, temperature=Setting("temperature", float(temperature), 0, stage.temperature.where))
 
 
 def _joined(moves: list[Moves]) -> Moves:
-    """Consecutive moves as one."""
     kept = [move.kept for move in moves if move.kept]
     return Moves(
         sum(move.steps for move in moves),

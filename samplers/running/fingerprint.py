@@ -15,9 +15,7 @@ from .inputs import Inputs
 from .plan import Plan
 
 
-def fingerprint(
-    plan: Plan, inputs: Inputs, energy: Any, start: Mapping, keep: list[str], backend: str, ladder: Any = None
-) -> dict:
+def fingerprint(plan: Plan, inputs: Inputs, start: Mapping, keep: list[str], backend: str, ladder: Any = None) -> dict:
     """The settings that determine the draws: tensors by their digest, schedules by their values, functions by name.
 
     The text of the steps contains recipe, word, pieces, scope and symbolic energy. Energies and observations that are
@@ -32,7 +30,7 @@ def fingerprint(
             "recipe": str(plan.step.recipe),
             "scheme": str(plan.step.scheme),
             "scope": plan.step.program.scope,
-            "energy": energy,
+            "energy": inputs.target.energy,
             "torch": torch.__version__,
             "phases": [(stage.steps, stage.phase.keep) for stage in plan.stages],
             "data": None if data is None else list(data.tensors),
@@ -51,7 +49,7 @@ def fingerprint(
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
             **_of_networks(plan.step.recipe),
-            **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.every}),
+            **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.swap_every}),
         }
     )
 

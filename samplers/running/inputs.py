@@ -3,10 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from integrators import noise
 from integrators.program import Program
@@ -35,38 +36,35 @@ class Batches:
         self.steps = steps
         self.chains = chains
         self.chosen = chosen
-        self.source = inputs.target.data
-        self.are_whole = self.source is None or self.source.batch_size is None
-        self.whole = inputs.target.batch(None)
-        self._rows = cache(self._drawn)
+        self.whole = None if inputs.target.is_minibatched else inputs.target.batch(None)
+        self._drawn: dict[int, tuple[torch.Tensor, ...]] = {}
         self._gathered: dict[int, tuple[int, list]] = {}  # the first step, and the batches from there on
 
     def rows(self, i: int, evaluation: int) -> Rows:
         """The rows of a batch, `(chains, batch_size)`; None for all data."""
-        return None if self.are_whole else self._rows(evaluation)[i]
+        return None if self.whole is not None else self._rows(evaluation)[i]
 
     def data(self, i: int, evaluation: int) -> tuple:
         """The batch as the tuple of the energy's last argument; empty without data."""
-        if self.are_whole:
-            return self.whole
+        source = self.inputs.target.data
+        if self.whole is not None or source is None:
+            return self.whole or ()
         first, batches = self._gathered.get(evaluation, (0, []))
         if not first <= i < first + len(batches):
-            first, batches = i, self._gather(self._rows(evaluation)[i:])
+            rows = self._rows(evaluation)[i:]
+            size = max(1, GATHERED_AT_ONCE // max(1, rows[0].numel() * source.width))
+            first, batches = i, source.batches(torch.stack(rows[:size]))
             self._gathered[evaluation] = first, batches
         return (batches[i - first],)
 
-    def _drawn(self, evaluation: int) -> tuple[torch.Tensor, ...]:
-        """The rows of each step, `(chains, batch_size)`."""
-        assert self.source is not None
-        rows = self.source.rows_for(self.inputs.seed, self.steps, evaluation, self.chains, self.inputs.first_chain)
-        assert rows is not None
-        return (rows if self.chosen is None else rows[:, self.chosen]).unbind()
-
-    def _gather(self, rows: tuple[torch.Tensor, ...]) -> list:
-        """The batches of the first of these rows, `GATHERED_AT_ONCE` numbers or one step."""
-        assert self.source is not None
-        size = max(1, GATHERED_AT_ONCE // max(1, rows[0].numel() * self.source.width))
-        return self.source.batches(torch.stack(rows[:size]))
+    def _rows(self, evaluation: int) -> tuple[torch.Tensor, ...]:
+        if evaluation not in self._drawn:
+            source, inputs = self.inputs.target.data, self.inputs
+            assert source is not None
+            rows = source.rows_for(inputs.seed, self.steps, evaluation, self.chains, inputs.first_chain)
+            assert rows is not None
+            self._drawn[evaluation] = (rows if self.chosen is None else rows[:, self.chosen]).unbind()
+        return self._drawn[evaluation]
 
 
 class Evaluations:
@@ -115,7 +113,7 @@ class Evaluations:
             batches = [source.data(self.evaluated) for source in self.sources]
             self.latest = [source.rows(self.evaluated) for source in self.sources]
             self.evaluated += 1
-        jet = _mean([self._jet(part, theta, batch, self.of_gradient) for batch in batches])
+        jet = self._jet(part, theta, batches, self.of_gradient)
         if jet.value is not None:
             self.known.append((part, theta, jet.value))
         if self.first_gradient is None:
@@ -125,45 +123,34 @@ class Evaluations:
     def _value(self, part: Potential, theta: Any) -> Any:
         """U on the latest batch, stored where its gradient has been taken at the same tensors."""
         for function, at, U in self.known:
-            if function is part and _is_same(at, theta):
+            pairs = zip(tree_leaves(theta), tree_leaves(at))
+            if function is part and all(x is y for x, y in pairs):  # steps change no tensor in place
                 return U
         return self._on_latest(part, theta, VALUE).value
+
+    def _on_latest(self, part: Potential, theta: Any, orders: Orders) -> Jet:
+        return self._jet(part, theta, [self.target.batch(rows) for rows in self.latest], orders)
 
     def _curvature(self, theta: Any) -> Any:
         assert self.target.whole is not None
         return self._on_latest(self.target.whole, theta, CURVATURE).curvature
 
-    def _on_latest(self, part: Potential, theta: Any, orders: Orders) -> Jet:
-        return _mean([self._jet(part, theta, self.target.batch(rows), orders) for rows in self.latest])
-
-    def _jet(self, part: Potential, theta: Any, batch: tuple, orders: Orders) -> Jet:
-        return self.target.jet(part, theta, batch, orders=orders, per_chain=self.target.is_minibatched)
+    def _jet(self, part: Potential, theta: Any, batches: Sequence[tuple], orders: Orders) -> Jet:
+        """The mean of the jets on several batches, derivative by derivative."""
+        per_chain = self.target.is_minibatched
+        jets = [self.target.jet(part, theta, batch, orders=orders, per_chain=per_chain) for batch in batches]
+        if len(jets) == 1:
+            return jets[0]
+        return Jet(*(_average([getattr(jet, f.name) for jet in jets]) for f in fields(Jet)))
 
     def _observation(self, observation: Callable, theta: Any) -> Any:
         return _average([observation(theta, *self.target.batch(rows)) for rows in self.first])
 
 
-def _mean(jets: Sequence[Jet]) -> Jet:
-    """The mean of jets, derivative by derivative."""
-    if len(jets) == 1:
-        return jets[0]
-    return Jet(*(_average([getattr(jet, f.name) for jet in jets]) for f in fields(Jet)))
-
-
 def _average(values: Sequence[Any]) -> Any:
-    """The mean of tensors, or of dicts of tensors; None of None."""
     if values[0] is None or len(values) == 1:
         return values[0]
-    if isinstance(values[0], Mapping):
-        return {name: _average([value[name] for value in values]) for name in values[0]}
-    return sum(values) / len(values)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two positions are the same tensor objects; steps change no tensor in place."""
-    if isinstance(one, Mapping):
-        return all(x is other[name] for name, x in one.items())
-    return one is other
+    return tree_map(lambda *parts: sum(parts) / len(parts), *values)
 
 
 @dataclass(slots=True)
@@ -218,6 +205,12 @@ class Inputs:
     def of_chain(self, chain: int) -> "Inputs":
         """The inputs of one chain as a run of its own."""
         return replace(self, first_chain=self.first_chain + chain)
+
+    def rows(self, number: int, chains: int, evaluation: int = 0) -> Rows:
+        """The rows of the batches of an evaluation in step `number`, `(chains, batch_size)`; None for all data."""
+        if not self.target.is_minibatched:
+            return None
+        return Batches(self, range(number, number + 1), chains).rows(0, evaluation)
 
     def evaluations(self, number: int, chains: int, chosen: torch.Tensor | None = None) -> Evaluations:
         """The evaluations of step `number` without a carried gradient, for the `chosen` chains or all."""

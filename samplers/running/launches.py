@@ -87,17 +87,14 @@ class Launches:
         lost = dict(sorted(lost.items(), key=lambda one: one[1]))
         chain, number = next(iter(lost.items()))
         at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
-        new = self._again(step, at, chain, number, *settings[number - first].tolist())
-        return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
-
-    def _again(self, step: Step, at: dict, chain: int, number: int, h: float, T: float) -> dict[str, Any]:
-        """The state of one chain after step `number`, in torch."""
         inputs = self.inputs.of_chain(chain)
+        h, T = settings[number - first].tolist()
         drawn = step.drawn(inputs.key(number), at)
         arguments = step.arguments(noise=drawn, **inputs.evaluations(number, 1).functions())
-        settings = {"temperature": T, "step_number": number, **inputs.constants}
+        spelled = step.spelled({"temperature": T, "step_number": number, **inputs.constants})
         with torch.no_grad():
-            return step.function(at, h, **arguments, **step.spelled(settings))
+            new = step.function(at, h, **arguments, **spelled)
+        return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
 
 def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, Any]) -> None:

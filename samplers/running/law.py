@@ -1,18 +1,22 @@
 """The law of a run's draws: the certificate of each stage, at its parameters, temperatures and frozen blocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import sympy
 import torch
 
 from integrators.adapting import Adapting, adapting
+from integrators.linear_law import has_normal_noise, is_affine, linear_chain
+from integrators.metropolis import MetropolisedStep
 from recipe import Certificate, Energy, Recipe
+from recipe.algebra import entries
 from recipe.arguments import is_number
-from recipe.certificate import Finding
 from recipe.certificate.certify import normalisable_energy
 from recipe.errors import RecipeError, warn
 from recipe.results import VERDICTS
+from recipe.symbols import Total
 
 from .plan import Plan, Stage
 
@@ -40,24 +44,23 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
         if not stage.phase.keep:
             continue
         place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
-        certificates = _certificates(stage, symbolic, values)
+        temperatures = {T for T in stage.probes()[1] if T > 0}
+        certificates = [
+            _certificate(stage.step.declared, symbolic, T, stage.step.frozen, tuple(values.items()))
+            for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
+        ]
         for certificate in certificates:
             if certificate.failures:
-                raise _refusal(place, stage, certificate.failures[0])
+                finding, still = certificate.failures[0], ", ".join(stage.step.frozen)
+                advice = ADVICE.get(finding.topic, "See recipe.check().")
+                if still:
+                    advice = f"Let {still} move, or freeze it in a Phase at temperature 0 or with keep=False."
+                raise RecipeError(place, f"the recipe has not the law it claims: {finding.in_words}", do=advice)
             doubts |= dict.fromkeys(certificate.doubts)
-        promises |= dict.fromkeys(_promises(stage, _promise(certificates), adapting(parameters)))
+        promises |= dict.fromkeys(_promises(stage, certificates, adapting(parameters)))
     if doubts:
         warn(f"{where}: {'; '.join(doubts)}")
     return "; then ".join(promises)
-
-
-def _certificates(stage: Stage, energy: Energy | None, values: Mapping[str, float]) -> list[Certificate]:
-    """The certificates of a stage at its least and largest temperature > 0; none where all are 0."""
-    temperatures = {T for T in stage.probes()[1] if T > 0}
-    return [
-        _certificate(stage.step.declared, energy, T, stage.step.frozen, tuple(values.items()))
-        for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
-    ]
 
 
 @lru_cache(maxsize=128)
@@ -86,32 +89,51 @@ def _number(x: Any) -> float | None:
     return None
 
 
-def _refusal(where: str, stage: Stage, finding: Finding) -> RecipeError:
-    frozen = stage.step.frozen
-    what = f"the recipe has not the law it claims: {finding.in_words}"
-    if frozen:
-        advice = f"Let {', '.join(frozen)} move, or freeze it in a Phase at temperature 0 or with keep=False."
-    else:
-        advice = ADVICE.get(finding.topic, "See recipe.check().")
-    return RecipeError(where, what, do=advice)
-
-
-def _promise(certificates: list[Certificate]) -> str:
-    """The weakest claim among the certificates of a stage."""
+def _promises(stage: Stage, certificates: list[Certificate], operators: Mapping[str, Adapting]) -> list[str]:
+    """The weakest claims of a stage in order: given the adapting operators frozen, then without them."""
     claims = [certificate["claim"] for certificate in certificates]
-    return max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT
-
-
-def _promises(stage: Stage, promise: str, operators: Mapping[str, Adapting]) -> list[str]:
-    """The claims of a stage in order: given the adapting operators frozen, then without them."""
+    promise = max(claims, key=lambda f: VERDICTS.index(f.verdict)).answer if claims else DESCENT
     end = stage.first + stage.steps
     ends = sorted({min(M.last or end, end) for M in operators.values()})
-    moving = [sorted(name for name, M in operators.items() if (M.last or end) >= last) for last in ends]
-    promises = [_given(promise, names) for last, names in zip(ends, moving, strict=True) if last > stage.first]
+    promises = []
+    for last in ends:
+        if last > stage.first:
+            moving = sorted(name for name, M in operators.items() if (M.last or end) >= last)
+            frozen = f"given frozen {', '.join(moving)}"
+            is_exact = promise.startswith("exact")
+            promises.append(promise.replace("exact", frozen, 1) if is_exact else f"{promise}, {frozen}")
     return promises if ends and ends[-1] == end else [*promises, promise]
 
 
-def _given(promise: str, names: Sequence[str]) -> str:
-    """The claim for the dynamics in which the named operators are frozen."""
-    frozen = f"given frozen {', '.join(names)}"
-    return promise.replace("exact", frozen, 1) if promise.startswith("exact") else f"{promise}, {frozen}"
+def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) -> None:
+    """Refuse a first step size at which the step is unstable: its linear map has a spectral radius above 1.
+
+    The check is made only where U is symbolic and quadratic, the step affine and every parameter a number.
+    """
+    step = plan.step
+    if not isinstance(energy, Energy) or energy.data or isinstance(step, MetropolisedStep):
+        return
+    step_size = plan.stages[0].step_size(0)
+    if step.frozen or any(torch.is_tensor(v) for v in parameters.values()):
+        return
+    if not (is_affine(step.recipe) and has_normal_noise(step)):
+        return
+    hessian = _constant_hessian(energy)
+    if hessian is None:
+        return
+    matrix = [[float(e) for e in row] for row in hessian.tolist()]
+    chain = linear_chain(step, step_size, matrix, temperature=plan.temperature(0), **parameters)
+    damped = hessian.is_positive_definite and bool(entries(step.recipe.D))
+    if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
+        what = f"the step is unstable at step_size = {step_size:g}: its spectral radius is {chain.spectral_radius:.4g}"
+        raise RecipeError(where, what, do="Take a smaller step size.")
+
+
+def _constant_hessian(energy: Energy) -> sympy.Matrix | None:
+    """The Hessian of a quadratic U; None where the Hessian is not constant."""
+    rows: list[list[sympy.Expr]] = []
+    for slope in energy.gradient:
+        rows.append([sympy.diff(slope, c) if c in slope.free_symbols else sympy.S.Zero for c in energy.coordinates])
+        if any(e.free_symbols or e.atoms(Total) for e in rows[-1]):
+            return None
+    return sympy.Matrix(rows)

@@ -30,7 +30,6 @@ def check_fits(where: str, what: str, shape: Sequence[int], like: torch.Tensor, 
 
 
 def _memory(device: torch.device) -> float:
-    """The bytes of a device's memory; inf where unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

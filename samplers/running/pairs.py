@@ -18,10 +18,10 @@ from ..results.averages import Average
 from ..results.divergence import Divergence
 from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
-from ..target.layout import position_of
+from ..target.layout import by_block, position_of
 from .chains import Chains
-from .divergence import Remaking
-from .inputs import Evaluations, Inputs, OfStep, Rows
+from .divergence import Stretches, worked
+from .inputs import Evaluations, Inputs, OfStep
 from .plan import Plan
 from .stepwise import StepCall
 from .watching import Bar
@@ -29,7 +29,6 @@ from .watching import Bar
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 
 Blocks = dict[str, torch.Tensor]
-Refusal = tuple[str, str] | None  # the fault and the advice
 
 
 class Level:
@@ -67,35 +66,25 @@ class Level:
             x = self.inputs.layout.theta(self.chains.state[name]).to(torch.float64) - c
             self.first[name] = self.first[name] + x
             self.second[name] = self.second[name] + x.square()
-        sites = [self.chains.state[b.name].to(torch.float64).reshape(len(self.chains), -1) for b in self._moving]
-        self.of_blocks = self.of_blocks + torch.stack([f(x) for x in sites for f in (_mean, _mean_square)], 1)
-
-    @property
-    def _moving(self) -> list[Any]:
-        """The blocks that move."""
-        return [b for b in self.step.recipe.entries if b.name not in self.step.frozen]
+        moving = [b.name for b in self.step.recipe.entries if b.name not in self.step.frozen]
+        sites = [self.chains.state[name].to(torch.float64).reshape(len(self.chains), -1) for name in moving]
+        self.of_blocks = self.of_blocks + torch.stack([m for x in sites for m in (x.mean(1), x.square().mean(1))], 1)
 
     def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
         """The moments of theta of the chains `some`, by the names of the draws; `named` renames blocks."""
-        first = named({name: x[some] / self.number for name, x in self.first.items()})
-        second = named({name: x[some] / self.number for name, x in self.second.items()})
+        first, second = (
+            named({name: x[some] / self.number for name, x in sums.items()}) for sums in (self.first, self.second)
+        )
         return {name: Moments(first[name], second[name]) for name in first}
-
-
-def _mean(x: torch.Tensor) -> torch.Tensor:
-    return x.mean(1)
-
-
-def _mean_square(x: torch.Tensor) -> torch.Tensor:
-    return x.square().mean(1)
 
 
 @dataclass(frozen=True)
 class PairedRun:
     """A finished run that can be repeated in pairs, for `Draws.accuracy` and `Draws.report`.
 
-    `state`: the last state of its chains by block; `compiled(recipe)` compiles its step for another recipe, `remaking`
-    its step with work; `exchanges`: whether its chains swapped states with other temperatures.
+    `state`: the last state of its chains by block; `compiled(recipe)` compiles its step for another recipe, and
+    `stepped` its step with work, None where there is none; `exchanges`: whether its chains swapped states with other
+    temperatures.
     """
 
     plan: Plan
@@ -103,7 +92,8 @@ class PairedRun:
     recipe: Recipe
     state: Blocks
     compiled: Callable[..., Step]
-    remaking: Remaking
+    stepped: Callable[..., Step] | None
+    backend: str
     where: str
     exchanges: bool
 
@@ -120,8 +110,7 @@ class PairedRun:
     @property
     def has_batches(self) -> bool:
         """Whether gradients are of minibatches."""
-        data = self.inputs.target.data
-        return data is not None and data.batch_size is not None
+        return self.inputs.target.is_minibatched
 
     @property
     def thin(self) -> int:
@@ -151,52 +140,38 @@ class PairedRun:
 
     def check(self) -> None:
         """Refuse a run whose law changes in time, or whose biases of step and minibatches are not separable."""
-        reasons = (self._exchange, self._changing, self._adapting, self._budget)
-        refusal = next((refusal for reason in reasons if (refusal := reason())), None)
-        if refusal is not None:
-            what, advice = refusal
+        for what, advice in self._refusals():
             raise RecipeError(f"{self.where}, accuracy", what, do=advice)
 
-    def _exchange(self) -> Refusal:
-        if not self.exchanges or self.order is None:
-            return None
-        what = "its chains swapped states with hotter ones, whose biases come down with them: pairs would not"
-        return what, "Compare with a run at half the step size."
-
-    def _changing(self) -> Refusal:
+    def _refusals(self) -> Iterator[tuple[str, str]]:
+        """Yields the faults of the run, each with advice."""
+        if self.exchanges and self.order is not None:
+            what = "its chains swapped states with hotter ones, whose biases come down with them: pairs would not"
+            yield what, "Compare with a run at half the step size."
         kept = [stage for stage in self.plan.stages if stage.phase.keep]
         settings = [(stage.step_size.value, stage.temperature.value, stage.step.frozen) for stage in kept]
         if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
             what = (
                 "the step size, the temperature or what is frozen changed while draws were kept: they have no one law"
             )
-            return what, "Keep the draws of one phase of constant settings."
+            yield what, "Keep the draws of one phase of constant settings."
         if settings[0][1] == 0:
-            return "at temperature 0 there is no law", "Sample at a temperature > 0."
-        return None
-
-    def _adapting(self) -> Refusal:
+            yield "at temperature 0 there is no law", "Sample at a temperature > 0."
         step = self.stage.step
         moving = [a.name for a in step.declared.adapted if a.name not in step.frozen]
-        if not moving:
-            return None
-        what = f"the adaptation of {', '.join(moving)} goes on: its bias does not vanish with the step size"
-        return what, f'Burn in, and hold it still in the phase whose draws are kept: freeze=("{moving[0]}",).'
-
-    def _budget(self) -> Refusal:
-        if not self._supplies():
-            return None
+        if moving:
+            what = f"the adaptation of {', '.join(moving)} goes on: its bias does not vanish with the step size"
+            yield what, f'Burn in, and hold it still in the phase whose draws are kept: freeze=("{moving[0]}",).'
         by_step = self.recipe.supplied.has(step_size)
-        if self.has_batches and by_step:
+        if self._supplies() and self.has_batches and by_step:
             what = (
                 "the noise that the recipe takes as supplied depends on the step size, so that the bias of the step "
                 "and that of the minibatches are not told apart"
             )
-            return what, "Compare with a run at half the step size, or of twice the batch_size."
-        if not self.has_batches and not by_step:
+            yield what, "Compare with a run at half the step size, or of twice the batch_size."
+        if self._supplies() and not self.has_batches and not by_step:
             what = "the recipe takes noise as supplied by minibatches, but there are none: the draws are too cold"
-            return what, "Leave out the parameters of `supplied`, or give batch_size."
-        return None
+            yield what, "Leave out the parameters of `supplied`, or give batch_size."
 
     def _supplies(self) -> bool:
         """Whether `supplied` of the recipe is not zero at the parameters of the run."""
@@ -230,10 +205,9 @@ class PairedRun:
             target = self._target({name: draws[name][:, k] for name in self.targets})
             places.append(self._parts(target))
             for batch in batches:
-                rows = self._rows(SLOPE[k], batch, len(some))
+                rows = self.inputs.rows(SLOPE[k], len(some), batch)
                 slope = self.inputs.target.eager.at(position_of(self.recipe, target), rows).slope
-                by_block = slope if isinstance(slope, dict) else {self.recipe.targets[0].name: slope}
-                slopes[batch].append(self._parts(by_block))
+                slopes[batch].append(self._parts(by_block(self.recipe, slope)))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
 
     def _parts(self, target: Blocks) -> Blocks:
@@ -249,15 +223,6 @@ class PairedRun:
             parts = [x.reshape(len(x), -1) for x in theta.values()]
             theta = {self.recipe.targets[0].name: torch.cat(parts, -1)}
         return {name: layout.z(x) for name, x in theta.items()}
-
-    def _rows(self, number: int, evaluation: int, chains: int) -> Rows:
-        """The rows of the batches of an evaluation of step `number`; None for all data."""
-        data = self.inputs.target.data
-        if data is None or data.batch_size is None:
-            return None
-        first = self.inputs.first_chain
-        rows = data.rows_for(self.inputs.seed, range(number, number + 1), evaluation, chains, first)
-        return None if rows is None else rows[0]
 
     def heat(self, variance: Average) -> Average | str:
         """The heating of the target by gradients of this variance; or the reason why it is unknown."""
@@ -289,7 +254,7 @@ class PairedRun:
         numbers = PAIR[: 2 * (most + warmup + steps)]
         reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
         with Bar(f"{self.recipe.name}, pairs", warmup + steps, shown=progress) as bar:
-            moves = _counted(self._moves(levels, zip(reads, reads, strict=True)), bar)
+            moves = self._moves(levels, zip(reads, reads, strict=True), bar)
             for _ in range(warmup):
                 next(moves)
             while True:
@@ -317,12 +282,13 @@ class PairedRun:
         if self.has_batches:
             return Divergence(None, 0.0, reason="a step on minibatches has no work")
         stage = self.stage
+        if self.stepped is None:
+            return Divergence(None, 0.0, reason=f"there is no work of one {stage.step.program.scope}")
         try:
-            worked = self.remaking.worked(
-                stage.step, stage.step_size(0), stage.temperature(0), self.inputs, f"{self.where}, accuracy"
-            )
+            settings = stage.step_size(0), stage.temperature(0), self.inputs, self.backend, f"{self.where}, accuracy"
+            steps_with_work = worked(self.stepped, stage.step, *settings)
             with Bar(f"{self.recipe.name}, divergence", 0, shown=progress) as bar:
-                return worked.divergence(self._start(draws, chain, draw), steps, most, bar)
+                return Stretches(steps_with_work, self._start(draws, chain, draw), bar).settle(steps, most)
         except RecipeError as error:
             return Divergence(None, 0.0, reason=error.what)
 
@@ -339,15 +305,15 @@ class PairedRun:
             kinds["fine"] = (quiet, h / 2)
         if self.has_batches:
             kinds |= {"one": (own, h), "other": (own, h)}
-        centre = self._centre(start)
-        T = self.stage.temperature(0)
+        layout, T = self.inputs.layout, self.stage.temperature(0)
+        centre = {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
         levels = {}
         for name, (step, size) in kinds.items():
             chains = Chains(self.recipe, dict(start), f"{self.where}, accuracy")
             levels[name] = Level(step, size, T, self.inputs, chains, centre)
         return levels
 
-    def _moves(self, levels: Mapping[str, Level], halves: Iterator[tuple[OfStep, OfStep]]) -> Iterator[None]:
+    def _moves(self, levels: Mapping[str, Level], halves: Iterator[tuple[OfStep, OfStep]], bar: Bar) -> Iterator[None]:
         """Makes one step of every level, two steps of "fine", at each iteration."""
         kinds = self.stage.step.draws
         for k, (a, b) in enumerate(halves):
@@ -360,10 +326,10 @@ class PairedRun:
             if "fine" in levels:
                 levels["fine"].move(2 * k, a.noise, a)
                 levels["fine"].move(2 * k + 1, b.noise, b)
+            bar.update()
             yield
 
     def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
-        """The moments of the pairs without a lost chain."""
         alive = _alive(levels)
         lost = int((~alive).sum())
         if len(alive) - lost < 2:
@@ -374,17 +340,12 @@ class PairedRun:
         centre = self._named(levels["coarse"].centre)
         return Pairs(len(alive) - lost, lost, warmup, steps, settled, centre, moments)
 
-    def _centre(self, start: Blocks) -> Blocks:
-        layout = self.inputs.layout
-        return {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
-
     def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
         """States of all blocks: the target from the draws, other blocks from the last state of the chains."""
         start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
         return start | self._target({name: draws[name][chain, draw].clone() for name in self.targets})
 
     def _named(self, blocks: Blocks) -> Blocks:
-        """Blocks of the target renamed to the names of the draws."""
         if self.inputs.layout.shapes is None:
             return blocks
         return self.inputs.layout.by_name(blocks[self.recipe.targets[0].name])
@@ -413,13 +374,6 @@ def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> boo
         halves.append([(level.of_blocks - x) / number for level, x in zip(levels.values(), before)])
     alive = _alive(levels)
     return all(_agree((one - other)[alive]) for one, other in zip(*halves))
-
-
-def _counted(moves: Iterator[None], bar: Bar) -> Iterator[None]:
-    """The moves, counted by a bar."""
-    for move in moves:
-        bar.update()
-        yield move
 
 
 def _alive(levels: Mapping[str, Level]) -> torch.Tensor:

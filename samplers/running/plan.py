@@ -57,40 +57,28 @@ class Setting:
         asked = range(self.origin + some.start, self.origin + some.stop, some.step)
         values = in_closed_form(self.value, asked)
         answers = self._answers(self.value, asked) if values is None else values.tolist()
-        if self._are_fine(answers):
-            return np.array(answers, dtype=np.float64)
+        if answers and set(map(type, answers)) <= {float} and math.isfinite(sum(answers)):  # long runs have many
+            least = min(answers)
+            if least > 0 or (least == 0 and self.what == "temperature"):
+                return np.array(answers, dtype=np.float64)
         return np.array([self._checked(value, k) for value, k in zip(answers, some)])
 
-    def _are_fine(self, answers: list) -> bool:
-        """Whether the answers are floats in the range of the setting; False leaves each to `_checked`."""
-        if not set(map(type, answers)) <= {float} or not answers:
-            return False
-        least = min(answers)
-        return math.isfinite(sum(answers)) and (least > 0 or (least == 0 and self.what == "temperature"))
-
     def _answers(self, schedule: Callable[[int], float], asked: range) -> list:
-        """The values of the function at the steps `asked`."""
         answers: list = []
         try:
             for k in asked:
                 answers.append(schedule(k))
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-            raise RecipeError(
-                self.where,
-                f"the schedule of the {self.what} fails at step {asked[len(answers)] - self.origin}: {error}",
-                do="It is a function of k.",
-            ) from error
+            what = f"the schedule of the {self.what} fails at step {asked[len(answers)] - self.origin}: {error}"
+            raise RecipeError(self.where, what, do="It is a function of k.") from error
         return answers
 
     def _checked(self, value: Any, k: int) -> float:
         """The value at step k as a float; refused outside of the range of the setting."""
         zero = self.what == "temperature"
         if not is_number(value, numbers.Real) or value < 0 or (value == 0 and not zero):
-            raise RecipeError(
-                self.where,
-                f"the schedule gives the {self.what} {value!r} at step {k}",
-                do=f"Return a number {'>= 0' if zero else '> 0'}.",
-            )
+            what = f"the schedule gives the {self.what} {value!r} at step {k}"
+            raise RecipeError(self.where, what, do=f"Return a number {'>= 0' if zero else '> 0'}.")
         return float(value)
 
 
@@ -211,41 +199,6 @@ class Plan:
                 stage.step.check_budget(h, T, **parameters)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of phases without settings of their own; functions count the steps of the whole run.
-
-    `schedule`, if given, replaces `step_size`, in units of time; `freeze` holds in all phases. Raises RecipeError for a
-    schedule that is no function.
-    """
-
-    step_size: float
-    schedule: Callable[[int], float] | None
-    temperature: Value
-    freeze: tuple[str, ...]
-    where: str
-
-    def __post_init__(self) -> None:
-        if self.schedule is not None and not callable(self.schedule):
-            raise RecipeError(
-                self.where,
-                f"schedule is a function of the step number, got {self.schedule!r}",
-                do="Pass lambda k: ...",
-            )
-
-    def step_size_of(self, phase: Phase, first: int) -> Setting:
-        """The step size of a phase that begins after `first` steps of the run."""
-        if phase.step_size is not None:
-            return Setting("step size", phase.step_size, 0, self.where)
-        return Setting("step size", self.step_size if self.schedule is None else self.schedule, first, self.where)
-
-    def temperature_of(self, phase: Phase, first: int) -> Setting:
-        """The temperature of a phase that begins after `first` steps of the run."""
-        if phase.temperature is not None:
-            return Setting("temperature", phase.temperature, 0, self.where)
-        return Setting("temperature", self.temperature, first, self.where)
-
-
 def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
     """The step `make(recipe, **choices)`, cached for recipes and choices with a hash."""
     try:
@@ -257,22 +210,28 @@ def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
 
 @lru_cache(maxsize=32, typed=True)
 def _step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
-    """`make(recipe, **choices)`, the last 32 of them cached."""
     return make(recipe, **choices)
 
 
-def plan_of(phases: Sequence[Phase], settings: Settings, compiled: Callable[..., Step], thin: int) -> Plan:
-    """The plan of `phases`; `compiled(freeze=names)` compiles the step with the named blocks frozen."""
-    frozen = [(*settings.freeze, *phase.freeze) for phase in phases]
-    steps = {names: compiled(freeze=names) for names in dict.fromkeys(frozen)}
+def plan_of(phases: Sequence[Phase], compiled: Callable[..., Step], thin: int, where: str, **of_run: Any) -> Plan:
+    """The plan of `phases`; `compiled(freeze=names)` compiles the step with the named blocks frozen.
+
+    `of_run`: `step_size` and `temperature` of phases without their own; their functions count the steps of the run.
+    """
+
+    def setting(name: str, phase: Phase, first: int) -> Setting:
+        own = getattr(phase, name)
+        value, origin = (of_run[name], first) if own is None else (own, 0)
+        return Setting(name.replace("_", " "), value, origin, where)
+
+    steps = {names: compiled(freeze=names) for names in dict.fromkeys(phase.freeze for phase in phases)}
     stages: list[Stage] = []
     first = 0
     seen = 0
-    for phase, names in zip(phases, frozen):
-        step_size = settings.step_size_of(phase, first)
-        temperature = settings.temperature_of(phase, first)
-        stages.append(Stage(phase, steps[names], step_size, temperature, first, seen, thin))
+    for phase in phases:
+        h, T = setting("step_size", phase, first), setting("temperature", phase, first)
+        stages.append(Stage(phase, steps[phase.freeze], h, T, first, seen, thin))
         first += phase.steps
         seen += phase.steps if phase.keep else 0
-    varies = settings.schedule is not None or any(phase.step_size is not None for phase in phases)
+    varies = callable(of_run["step_size"]) or any(phase.step_size is not None for phase in phases)
     return Plan(tuple(stages), varies)

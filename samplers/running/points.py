@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.distributions import Distribution
 from integrators import noise, streams
 from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
+from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..target.variables import seeded
@@ -18,14 +20,47 @@ from .memory import check_fits
 Device = torch.device | str | None
 Points = dict[str, torch.Tensor]  # by the name of a block or of a parameter, `(chains, *shape)`
 
-SAY = "Say per_chain=True, for a point of each chain, or per_chain=False."
+SAY = "Pass init=Start(point, per_chain=True), for a point of each chain, or per_chain=False."
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of chains, for `sample(init=...)`, where a point alone leaves something open.
+
+    `point`: what `init` may be. `spread`: the standard deviation of normal noise added to each site of the target,
+    independent for each chain. `per_chain`: whether tensors have an axis of chains, as those of
+    torch.func.stack_module_state have. `device`: of the chains; None for that of the point.
+
+    >>> Start(torch.zeros(3), spread=0.1).spread
+    0.1
+    """
+
+    point: Any = None
+    spread: float = 0.0
+    per_chain: bool | None = None
+    device: Device = None
+
+    def __post_init__(self) -> None:
+        if self.per_chain not in (None, True, False):
+            raise RecipeError("Start", f"per_chain is True or False, got {self.per_chain!r}", do=SAY)
+        number("Start", "spread", self.spread, least=0, kinds=Real)
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            what = f"{self.device!r} is not there ({str(error).splitlines()[0]})"
+            raise RecipeError("Start, device", what, do="Use 'cpu', or 'cuda' where torch sees a GPU.") from error
+
+
+def start_of(init: Any) -> Start:
+    """`init` as a `Start`."""
+    return init if isinstance(init, Start) else Start(init)
 
 
 @dataclass(frozen=True)
 class Starting:
-    """The arguments of a start: `chains`, `device`, and `per_chain`, whether tensors of `init` have an axis of chains.
+    """The chains that start; draws are a function of `seed` and of the chain, counted from `first_chain`.
 
-    Draws are a function of `seed` and of the chain, counted from `first_chain`; `where` begins the messages.
+    `device`, `per_chain`: those of a `Start`; `where` begins the messages.
     """
 
     chains: int
@@ -103,7 +138,6 @@ def _moving(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _tensors(recipe: Recipe, start: Any, where: str) -> dict[str, torch.Tensor]:
-    """The start of one chain as tensors by name."""
     if isinstance(start, torch.nn.Module):
         return _moving(start)
     if not isinstance(start, Mapping):
@@ -186,11 +220,8 @@ def _of_block(x: Any, where: str, starting: Starting, *, scalar: bool) -> torch.
     point = one_point(x, where, starting.device)
     counts = point.dim() >= (1 if scalar else 2) and len(point) == starting.chains
     if scalar and (point.dim() > 1 or (point.dim() == 1 and not counts)):
-        raise RecipeError(
-            where,
-            f"a scalar block has one number per chain, got shape {tuple(point.shape)}",
-            do=f"Pass a number or shape ({starting.chains},).",
-        )
+        what = f"a scalar block has one number per chain, got shape {tuple(point.shape)}"
+        raise RecipeError(where, what, do=f"Pass a number or shape ({starting.chains},).")
     asked = counts if scalar or starting.per_chain is None else starting.per_chain
     return _of_all(point, where, starting, per_chain=asked)
 
@@ -205,7 +236,7 @@ def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: b
     if point.dim() == 0 or len(point) != chains:
         what = f"a point of each of {chains} chains is asked for, got shape {tuple(point.shape)}"
         count = f"chains={len(point)}, " if point.dim() else ""
-        raise RecipeError(where, what, do=f"Pass {count}shape ({chains}, ...), or per_chain=False.")
+        raise RecipeError(where, what, do=f"Pass {count}shape ({chains}, ...), or Start(..., per_chain=False).")
     return point.clone()
 
 

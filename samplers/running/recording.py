@@ -1,10 +1,12 @@
 """The draws of a run in memory, or in a folder with checkpoints from which an ended run continues."""
 
 import math
+import numbers
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import numpy as np
 import torch
 
 from integrators.transfers import Arrivals, is_near
+from recipe.arguments import number
 from recipe.errors import RecipeError
 
 from ..files import arrays, regular, storage
 from ..files.store import NEW, Lock, Saved, Store
-from .chains import Chains
+from .chains import Chains, without_prefix
 from .drive import Moves
 from .gauges import Gauges
 from .memory import check_fits
@@ -30,19 +33,47 @@ UNDER_WAY = 4  # chunks in transfer, at most
 Blocks = dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Folder:
+    """Where a run is kept on disk, for `sample(checkpoint=...)`; `every`: seconds between two saved states.
+
+    The folder has the draws and two states, one of them always complete; the same call continues from the folder, to
+    the same draws bit for bit. Calls with other settings or another energy are refused: torch functions are compared at
+    the start and at the saved states, at the cost of five gradients a checkpoint.
+
+    >>> Folder("run", every=10)
+    Folder(path='run', every=10)
+    """
+
+    path: str | os.PathLike
+    every: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)) or not str(self.path):
+            what = f"checkpoint is the name of a folder, got {self.path!r}"
+            raise RecipeError("Folder", what, do='Pass checkpoint="run".')
+        what = f"every is a number of seconds, got {self.every!r}"
+        number("Folder", "every", self.every, least=0, kinds=numbers.Real, what=what, do="Pass a number >= 0.")
+
+
+def folder_of(checkpoint: Any) -> Folder | None:
+    """`checkpoint=` as a `Folder`, or None."""
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Folder) else Folder(checkpoint)
+
+
 class InMemory:
-    """The kept states of each block in the host's memory, `(chains, number, *shape)`; `like`: states by block.
+    """The kept states of each block in the host's memory, `(chains, draws, *shape)`; `like`: states by block.
 
     States of a GPU are copied in chunks while the GPU makes further steps. `step_sizes` has one number for each state
     kept so far; `gauges` average some of the states.
     """
 
-    def __init__(self, like: Blocks, number: int, gauges: Gauges) -> None:
-        self.number = number
+    def __init__(self, like: Blocks, draws: int, gauges: Gauges) -> None:
+        self.number = draws
         self.gauges = gauges
         self.step_sizes: list[float] = []
         self.leaving = Chunks(self._put)
-        self.values = {b: self.room(b, (len(x), number, *x.shape[1:]), x) for b, x in like.items()}
+        self.values = {b: self.room(b, (len(x), draws, *x.shape[1:]), x) for b, x in like.items()}
 
     def room(self, block: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """An uninitialised tensor for the draws of a block, of the type of `like`."""
@@ -127,37 +158,36 @@ class Chunks:
 class InFolder(InMemory):
     """Draws in files that are mapped to memory, with two checkpoints of the state, one of them always complete.
 
-    `every`: seconds between two checkpoints; `settings`: plain JSON data; `probe`: compares energies. A run continues
-    only from checkpoints of the same settings, and of the same probe up to rounding. The first checkpoint of a run has
-    no state, and marks the files of draws as the run's own. Raises RecipeError for a folder of another run, of a run in
+    `settings`: plain JSON data; `probe`: compares energies. A run continues only from checkpoints of the same settings,
+    and of the same probe up to rounding. The first checkpoint of a run has no state, and marks the files of draws as
+    the run's own. Raises RecipeError for a folder of another run, of a run in
     progress or with other files of these names, for damaged checkpoints, and for a full disk.
     """
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: Folder,
         like: Blocks,
-        number: int,
+        draws: int,
         gauges: Gauges,
         *,
-        every: float,
         settings: dict,
         probe: Probe,
     ) -> None:
-        self.every = every
+        self.every = folder.every
         self.settings = settings
         self.probe = probe
         self.stretches: list[list[int]] = []  # by checkpoint: the end of its draws, and their checksum for each block
         self.saved = time.monotonic()
         self.maps: list[np.memmap] = []
-        self.store = Store(folder, KIND)
+        self.store = Store(folder.path, KIND)
         self.folder = self.store.folder
         storage.make_folder(self.folder)
         self.lock = Lock(self.folder)
         try:
             self.at_start = _named("probe.start.", probe.at_start())
             self.before = self._begun(list(like))
-            super().__init__(like, number, gauges)
+            super().__init__(like, draws, gauges)
         except BaseException:
             self.lock.release()
             raise
@@ -176,18 +206,15 @@ class InFolder(InMemory):
                 return saved
         for b in blocks:
             if b not in own and regular.size_of(self._file(b)) is not None:
-                raise RecipeError(
-                    str(self._file(b)),
-                    "it is there, but in this folder no run of such draws has begun: it is a file of somebody else",
-                    do="Move it away, or choose another folder.",
-                )
+                what = "it is there, but in this folder no run of such draws has begun: it is a file of somebody else"
+                raise RecipeError(str(self._file(b)), what, do="Move it away, or choose another folder.")
         account = {"draws": [*own, *(b for b in blocks if b not in own)], "stretches": None, "chains": None}
         self.mark = self.store.write({}, self.settings, account, after=self.mark)
         return None
 
     def _check_start(self, saved: Saved) -> None:
-        other = _without_prefix("probe.start.", saved.tensors)
-        self._compare("the start", other, _without_prefix("probe.start.", self.at_start))
+        other = without_prefix("probe.start.", saved.tensors)
+        self._compare("the start", other, without_prefix("probe.start.", self.at_start))
         self.at_start = _named("probe.start.", other)
 
     def _file(self, block: str) -> Path:
@@ -224,8 +251,8 @@ class InFolder(InMemory):
         account = self.before.account
         try:
             self._check_draws(account["stretches"])
-            chains.restore(_without_prefix("chains.", tensors), account["chains"])
-            self.gauges.restore(_without_prefix("gauges.", tensors))
+            chains.restore(without_prefix("chains.", tensors), account["chains"])
+            self.gauges.restore(without_prefix("gauges.", tensors))
             self.step_sizes = tensors["step_sizes"].tolist()
             if tensors["step_sizes"].shape != (account["stretches"][-1][0] if account["stretches"] else 0,):
                 raise ValueError("there is not one step size for each draw")
@@ -234,7 +261,7 @@ class InFolder(InMemory):
                 raise
             raise _no_checkpoint(self.folder, error) from error
         self.stretches = account["stretches"]
-        other = _without_prefix("probe.state.", tensors)
+        other = without_prefix("probe.state.", tensors)
         self._compare("the saved state", other, self.probe.at(chains.state, chains.moved))
 
     def _check_draws(self, stretches: list[list[int]]) -> None:
@@ -316,10 +343,6 @@ def _no_checkpoint(folder: Path, reason: object) -> RecipeError:
 
 def _named(prefix: str, tensors: Blocks) -> Blocks:
     return {prefix + name: x for name, x in tensors.items()}
-
-
-def _without_prefix(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Blocks:
-    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def _checksum(x: torch.Tensor) -> int:

@@ -8,12 +8,10 @@ from typing import Any
 from integrators import operators
 from integrators.adapting import constant
 from integrators.metropolis import MetropolisedStep
-from integrators.step import Step
 from recipe.errors import warn
 
 from ..results.draws import Draws
 from .chains import Chains, Diverged
-from .divergence import Remaking
 from .drive import Kernel, Stop, drive
 from .exchange import Rungs
 from .inputs import Inputs
@@ -28,7 +26,7 @@ from .watching import Progress
 class Run:
     """A run before its first step; `asked`: the caller's settings for `draws.info`.
 
-    `compiled(recipe)` compiles a step with the choices of the run, `remaking` a step with work.
+    `again(inputs=, state=, exchanges=)` makes the `PairedRun` by which the run is repeated in pairs.
     """
 
     plan: Plan
@@ -38,17 +36,16 @@ class Run:
     stops: Sequence[Stop]
     record: InMemory
     asked: Mapping[str, Any]
-    compiled: Callable[..., Step]
-    remaking: Remaking
+    again: Callable[..., PairedRun]
 
-    def go(self, *, progress: bool, watch: Callable | None) -> Draws:
+    def go(self, progress: bool | Callable) -> Draws:
         """Move the chains to the end of the plan, or until Ctrl-C; returns the draws.
 
         Raises Diverged, with the draws so far, where every chain is lost.
         """
         began = time.monotonic()
         record = self.record
-        shown = Progress(self.plan, self.chains, record, inputs=self.inputs, shown=progress, watch=watch)
+        shown = Progress(self.plan, self.chains, record, inputs=self.inputs, progress=progress)
         with record, until_interrupted() as interrupted, shown:
             record.resume(self.chains)
             shown.update(self.chains.moved)
@@ -57,7 +54,7 @@ class Run:
                     record.take(moves)
                     shown.update(moves.steps)
                     if interrupted():
-                        self._warn_of_end()
+                        warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")
                         break
                     record.save(self.chains)
             except Diverged as error:
@@ -65,17 +62,12 @@ class Run:
                 self._warn_of_faults()
                 raise
             record.save(self.chains, now=True)
-            self._warn_of_concerns()
+            for message in self.chains.concerns() + self.chains.stuck(self.plan.since_stage(self.chains.moved)):
+                warn(message)
+            self._warn_of_faults()
             draws = self._draws(began)
             shown.end(draws.info["report"])
             return draws
-
-    def _warn_of_concerns(self) -> None:
-        steps = self.plan.since_stage(self.chains.moved)
-        for message in self.chains.concerns() + self.chains.stuck(steps):
-            warn(message)
-
-        self._warn_of_faults()
 
     def _warn_of_faults(self) -> None:
         """Warn of errors of a torch energy at states of the run, where U counts as not finite."""
@@ -86,43 +78,38 @@ class Run:
                 f"finite: {'; '.join(faults)}"
             )
 
-    def _warn_of_end(self) -> None:
-        warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")
-
     def _draws(self, began: float) -> Draws:
         """The draws so far, with the record of the run in `info`."""
-        chains = self.chains
-        blocks = self.record.draws()
+        recipe = self.chains.recipe
+        seen_as = {z.name: own.theta.name for z, own in recipe.maps.items()}
+        targets = [b.name for b in recipe.targets]
         values: dict[str, Any] = {}
-        seen_as = {z.name: own.theta.name for z, own in chains.recipe.maps.items()}
-        for name, x in blocks.items():
-            is_target = name in [b.name for b in chains.recipe.targets]
-            theta = self.inputs.layout.seen(x) if is_target else x
+        for name, x in self.record.draws().items():
+            theta = self.inputs.layout.seen(x) if name in targets else x
             values |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
+        again = self.again(
+            inputs=replace(self.inputs, parameters=constant(self.inputs.parameters)),
+            state={b.name: self.chains.state[b.name] for b in recipe.entries},
+            exchanges=isinstance(self.chains, Rungs),
+        )
         sizes = self.record.step_sizes if self.plan.varies else None
-        state = {b.name: chains.state[b.name] for b in chains.recipe.entries}
-        mixed = isinstance(chains, Rungs)
-        inputs = replace(self.inputs, parameters=constant(self.inputs.parameters))
-        again = PairedRun(self.plan, inputs, chains.recipe, state, self.compiled, self.remaking, chains.where, mixed)
-        account = self._account(began)
-        draws = Draws(values, info=account, step_sizes=sizes, again=None if seen_as else again)
+        draws = Draws(values, info=self._account(began), step_sizes=sizes, again=None if seen_as else again)
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 
     def _account(self, began: float) -> dict[str, Any]:
         """The record of the run for `draws.info`: plain data."""
         data = self.inputs.target.data
-        temperature = self.asked["temperature"]
+        settings = {name: self.asked[name] for name in ("step_size", "temperature")}
         account = {
             "recipe": self.chains.recipe.name,
             "scheme": str(self.plan.step.scheme),
-            "step_size": self.asked["step_size"],
+            **{name: x if isinstance(x, (int, float)) else repr(x) for name, x in settings.items()},
             "steps": self.plan.length - self.plan.warmup,
             "warmup": self.plan.warmup,
             "thin": self.plan.thin,
             "seed": self.inputs.seed,
             "law": self.asked["law"],
-            "temperature": temperature if isinstance(temperature, (int, float)) else repr(temperature),
             "batch_size": None if data is None else data.batch_size,
             "seconds": round(time.monotonic() - began, 3),
             "parameters": {name: _plain(x) for name, x in self.inputs.parameters.items()},

@@ -61,7 +61,6 @@ class Polynomial(Schedule):
         _check_positive(self, "a", "b", "gamma")
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.a * np.power(self.b + _numbers(some), -self.gamma)
@@ -90,7 +89,6 @@ class BlockDecay(Schedule):
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.start * np.power(self.factor, _numbers(some) // self.every)
@@ -137,14 +135,10 @@ class Cyclical(Schedule):
             do="Pass the part of each cycle that explores.",
         )
         if not self.sampling(self.length - 1):
-            raise RecipeError(
-                "Cyclical",
-                f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}",
-                do="Lower explore, or make fewer cycles.",
-            )
+            what = f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}"
+            raise RecipeError("Cyclical", what, do="Lower explore, or make fewer cycles.")
 
     def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
@@ -197,12 +191,10 @@ class Later:
     by: int
 
     def __call__(self, k: int) -> float:
-        """h_k."""
         return self.schedule(k + self.by)
 
 
 def _numbers(some: range) -> "np.ndarray":
-    """The step numbers in float64."""
     import numpy as np
 
     return np.arange(some.start, some.stop, some.step).astype(np.float64)

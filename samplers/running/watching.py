@@ -52,7 +52,7 @@ class Bar(tqdm):
 
 
 class Progress:
-    """The progress bar of a run; `watch`, if given, is called with a dict of scalars about once a second.
+    """The progress bar of a run, if `progress` is True, or a function called with scalars about once a second.
 
     The scalars: step, steps_per_second, lost chains; for each block of momenta its present kinetic temperature, the
     mean of p^2/m over all chains, with the band `low` to `high` that contains 99 % of values at the run's temperature;
@@ -68,16 +68,15 @@ class Progress:
         record: InMemory,
         *,
         inputs: Inputs,
-        shown: bool,
-        watch: Callable[[Scalars], Any] | None,
+        progress: bool | Callable[[Scalars], Any],
     ) -> None:
         self.plan = plan
         self.chains = chains
         self.record = record
         self.layout = inputs.layout
-        self.watch = watch
-        self.bar = Bar(chains.recipe.name, plan.length, shown=shown)
-        self.looks = watch is not None or not self.bar.disable
+        self.watch = None if isinstance(progress, bool) else progress
+        self.bar = Bar(chains.recipe.name, plan.length, shown=progress is True)
+        self.looks = self.watch is not None or not self.bar.disable
         self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.looks else {}
         self.done = 0
         self.looked = time.monotonic()

@@ -1,8 +1,7 @@
 """Control variates, which lower the variance of minibatch gradients, and the mode as their center."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from .data import Data
 from .foreign import Foreign, with_gradient
 from .layout import Layout
 from .means import check_mean, chunks
-from .traced import tried
+from .traced import Traced, tried
 
 FALL = 0.01  # of U to its minimum: the most that a mode may lack
 SLOPE = 1.0  # length of the gradient: the most at a mode in float32
@@ -46,11 +45,8 @@ class ControlVariate:
         point = _by_name(theta)
         mine, theirs = _shapes(self.center), _shapes(point)
         if mine != theirs:
-            raise RecipeError(
-                "control_variate, center",
-                f"it has the shape {mine.get(None, mine)}, theta {theirs.get(None, theirs)}",
-                do="Give one chain's target, as `init` does.",
-            )
+            what = f"it has the shape {mine.get(None, mine)}, theta {theirs.get(None, theirs)}"
+            raise RecipeError("control_variate, center", what, do="Give one chain's target, as `init` does.")
         of_batch = _slope(self.energy, self.center, batch)
         corrections = [
             ((self.full[name] - of_batch[name]) * (point[name] - x)).sum() for name, x in self.center.items()
@@ -82,8 +78,8 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
     where = "control_variate"
     at = _point(f"{where}, center", center)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
-    rows = _rows(where, data, at, chunk)
-    _checked(where, energy, at, rows)
+    _, rows = _tried(where, energy, at, data, chunk)
+    assert rows is not None
     _check_scale(where, energy, at, rows, chunk)
     full = {name: torch.zeros_like(x) for name, x in at.items()}
     for share, batch in chunks(rows.batch, rows.rows, chunk):
@@ -120,8 +116,7 @@ def find_mode(
     start = _point(f"{where}, init", init)
     steps = integer(f"{where}, steps", "steps", steps, least=1)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
-    rows = None if data is None else _rows(where, data, start, chunk)
-    energy = _checked(where, with_gradient(energy, gradient, where), start, rows, of_many=False)
+    energy, rows = _tried(where, with_gradient(energy, gradient, where), start, data, chunk, of_many=False)
     if isinstance(energy, Foreign):
         energy.check_value(where, "the mode is where the value of U is least")
     if rows is not None and rows.rows > chunk:
@@ -245,7 +240,6 @@ def _of_type(batch: Any, dtype: torch.dtype) -> Any:
 
 
 def _slope(energy: Callable, at: Point, batch: Any) -> Point:
-    """The gradient of the energy of a batch at a point."""
     return grad(lambda point: energy(_as_theta(point), batch))(at)
 
 
@@ -254,7 +248,6 @@ def _by_name(theta: Any) -> Point:
 
 
 def _as_theta(point: Point) -> Any:
-    """A point in the form that the energy takes."""
     return point[None] if None in point else point
 
 
@@ -275,25 +268,16 @@ def _point(where: str, init: Any) -> Point:
     return {name: x.detach().clone() for name, x in tensors.items()}
 
 
-def _rows(where: str, data: Any, at: Point, chunk: int) -> Data:
-    """The data, with a batch size of at most `chunk` rows."""
+def _tried(
+    where: str, energy: Any, at: Point, data: Any, chunk: int, *, of_many: bool = True
+) -> tuple[Traced | Foreign, Data | None]:
+    """The potential of an energy after the trial call that `sample` makes, and the data, `chunk` rows a batch."""
     like = next(iter(at.values()))
-    with _named(where):
-        number = Data(data, None, like=like).rows
-        return Data(data, min(chunk, number), like=like)
-
-
-def _checked(where: str, energy: Callable, at: Point, rows: Data | None, *, of_many: bool = True) -> Callable:
-    """The potential of an energy, after the trial call that `sample` makes."""
-    with _named(where):
-        return tried(energy, _as_theta(at), Layout(), rows, of_many=of_many)
-
-
-@contextmanager
-def _named(where: str) -> Iterator[None]:
-    """Replaces "sample" by `where` in a RecipeError."""
     try:
-        yield
+        rows = None if data is None else Data(data, None, like=like)
+        if rows is not None:
+            rows.batch_size = min(chunk, rows.rows)
+        return tried(energy, _as_theta(at), Layout(), rows, of_many=of_many), rows
     except RecipeError as error:
         raise RecipeError(error.where.replace("sample", where, 1), error.what, do=error.do) from error.__cause__
 

@@ -7,7 +7,7 @@ The law exp(-U(theta)/T) of theta corresponds to the law of z with the energy
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any
@@ -95,7 +95,6 @@ class Affine(Coordinates):
             raise RecipeError(where, what, do="Add a small multiple of the identity.")
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta = f(z)."""
         flat = z.reshape(*z.shape[: z.dim() - self.center.dim()], -1)
         return self.center + (flat @ self.matrix.T).reshape(z.shape)
 
@@ -120,7 +119,6 @@ class Affine(Coordinates):
         return Affine(self.center.detach().to(theta), self.matrix.detach().to(theta))
 
     def account(self) -> dict[str, Any]:
-        """Center and matrix."""
         return {"center": self.center, "matrix": self.matrix}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
@@ -187,7 +185,6 @@ class Simplex(Coordinates):
         return Simplex(theta.dim() - 1)
 
     def account(self) -> dict[str, Any]:
-        """The number of axes."""
         return {"axes": self.axes}
 
     def __str__(self) -> str:
@@ -203,117 +200,69 @@ def _reflected(x: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Sitewise(Coordinates):
-    """theta = f(z) at every site, by the map of a `recipe.mapped` recipe, whose H contains the volume.
+class Mapped(Coordinates):
+    """theta = f(z, S) at every site, with sums S over the sites of a chain, by the map of a `recipe.mapped` recipe.
 
-    >>> from recipe import mapped, vector
-    >>> from samplers import SGLD
-    >>> from sympy import exp
-    >>> z = vector("z")
-    >>> Sitewise(mapped(SGLD, theta=z, by=exp).maps[z])(torch.zeros(2))
-    tensor([1., 1.])
-    """
-
-    map: Map
-
-    @property
-    def adds_volume(self) -> bool:
-        """False: H contains the volume."""
-        return False
-
-    @cached_property
-    def _functions(self) -> list[Callable]:
-        """theta of z, log|dtheta/dz| of z, and z of theta."""
-        own = self.map
-        pairs = [(own.z, own.image), (own.z, own.volume), (own.theta, own.inverse)]
-        return [lambdify([x], without_overflow(e), modules=[_TORCH, "math"]) for x, e in pairs]
-
-    def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta = f(z)."""
-        return self._functions[0](z)
-
-    def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta of one chain, and log|det df/dz|, the sum over its sites."""
-        return self(z), (self._functions[1](z) + torch.zeros_like(z)).sum()
-
-    def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z, computed in float64."""
-        return self._functions[2](theta.to(torch.float64)).to(theta.dtype)
-
-    def placed(self, theta: torch.Tensor, where: str) -> "Sitewise":
-        """This map; refused where theta is out of its range."""
-        if not self.inverse(theta).isfinite().all():
-            what = f"the start is out of the range of {self.map}"
-            raise RecipeError(where, what, do="Start inside of it.")
-        return self
-
-    def account(self) -> dict[str, Any]:
-        """The formula of the map."""
-        return {"map": str(self.map)}
-
-    def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """The energy of z without the volume, written in the coordinates of the energy of theta."""
-        images = {c: self.map.image.xreplace({self.map.z: c}) for c in energy.coordinates}
-        return Energy(energy.coordinates, U=energy.U.xreplace(images), data=energy.data)
-
-    def __str__(self) -> str:
-        return str(self.map)
-
-
-@dataclass(frozen=True, eq=False)
-class Mixing(Sitewise):
-    """theta = f(z, S) at every site, with sums S over the sites of a chain, by the map of a recipe.
-
-    `axes`: the number of axes of a point of the target.
+    H contains the volume. `axes`: the number of axes of a point of the target.
 
     >>> from recipe import mapped, total, vector
     >>> from samplers import SGLD
     >>> from sympy import exp, log
     >>> z = vector("z")
     >>> by, inverse = lambda z: exp(z) / (1 + total(exp(z))), lambda theta: log(theta / (1 - total(theta)))
-    >>> Mixing(mapped(SGLD, theta=z, by=by, inverse=inverse).maps[z])(torch.zeros(3))
+    >>> Mapped(mapped(SGLD, theta=z, by=by, inverse=inverse).maps[z])(torch.zeros(3))
     tensor([0.2500, 0.2500, 0.2500])
     """
 
+    map: Map
     axes: int = 1
+
+    @property
+    def adds_volume(self) -> bool:
+        return False
 
     @cached_property
     def _functions(self) -> list[Callable]:
         """theta of z, log|det dtheta/dz| of z, and z of theta."""
         own = self.map
-        pairs = [(own.z, own.image), (own.z, own.log_determinant), (own.theta, own.inverse)]
-        return [_of_sums(x, e) for x, e in pairs]
+        return [_of_sums(x, e) for x, e in ((own.z, own.image), (own.z, own.log_determinant), (own.theta, own.inverse))]
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """theta = f(z)."""
         return self._functions[0](z, self.axes)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """theta, and log|det dtheta/dz| of one chain."""
-        return self(z), self._functions[1](z, self.axes).reshape(z.shape[: z.dim() - self.axes])
+        leading = z.shape[: z.dim() - self.axes]
+        volume = self._functions[1](z, self.axes)  # a number for a constant volume
+        return self(z), volume.reshape(leading) if torch.is_tensor(volume) else z.new_full(leading, volume)
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
         """z, computed in float64."""
         return self._functions[2](theta.to(torch.float64), self.axes).to(theta.dtype)
 
-    def placed(self, theta: torch.Tensor, where: str) -> "Mixing":
+    def placed(self, theta: torch.Tensor, where: str) -> "Mapped":
         """The map with the axes of theta; refused where theta is out of its range."""
-        placed = Mixing(self.map, theta.dim() - 1)
-        Sitewise.placed(placed, theta, where)
+        placed = Mapped(self.map, theta.dim() - 1)
+        if not placed.inverse(theta).isfinite().all():
+            raise RecipeError(where, f"the start is out of the range of {self.map}", do="Start inside of it.")
         return placed
+
+    def account(self) -> dict[str, Any]:
+        return {"map": str(self.map)}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
         """The energy of z without the volume, written in the coordinates of the energy of theta."""
-        own = self.map
+        own, sites = self.map, energy.coordinates
         inside, sums = masked(own.image, Total)
         if energy.is_sitewise:
-            known = {name: S.xreplace({own.z: c}) for name, S in sums.items() for c in energy.coordinates}
+            known = {name: S.xreplace({own.z: sites[0]}) for name, S in sums.items()}
         else:
-            known = {
-                name: Add(*(S.integrand.xreplace({own.z: c}) for c in energy.coordinates)) for name, S in sums.items()
-            }
-        images = {c: inside.xreplace({own.z: c, **known}) for c in energy.coordinates}
-        return Energy(energy.coordinates, U=with_short_logs(energy.U.xreplace(images)), data=energy.data)
+            known = {name: Add(*(S.integrand.xreplace({own.z: c}) for c in sites)) for name, S in sums.items()}
+        U = energy.U.xreplace({c: inside.xreplace({own.z: c, **known}) for c in sites})
+        return Energy(sites, U=with_short_logs(U) if own.mixes else U, data=energy.data)
+
+    def __str__(self) -> str:
+        return str(self.map)
 
 
 def _of_sums(x: Any, e: Any) -> Callable:
@@ -324,15 +273,10 @@ def _of_sums(x: Any, e: Any) -> Callable:
 
     def of_tensor(values: torch.Tensor, axes: int) -> torch.Tensor:
         over = tuple(range(-axes, 0))
-        totals = [(f(values) + torch.zeros_like(values)).sum(over, keepdim=True) for f in integrands]
-        return function(values, *totals)
+        terms = [f(values) + torch.zeros_like(values) for f in integrands]
+        return function(values, *(x.sum(over, keepdim=True) if over else x for x in terms))
 
     return of_tensor
-
-
-def map_of(own: Map) -> Sitewise:
-    """The coordinates of a recipe's map, sitewise or mixing."""
-    return Mixing(own) if own.mixes else Sitewise(own)
 
 
 def _largest(*values: Any) -> torch.Tensor:
@@ -374,13 +318,11 @@ class Composed(Coordinates):
         object.__setattr__(self, "is_linear", self.outer.is_linear and self.inner.is_linear)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """theta, and the sum of both volumes."""
         middle, inner = self.inner.with_volume(z)
         theta, outer = self.outer.with_volume(middle)
         return theta, inner + outer
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z with outer(inner(z)) = theta."""
         return self.inner.inverse(self.outer.inverse(theta))
 
     def placed(self, theta: torch.Tensor, where: str) -> "Composed":
@@ -389,11 +331,9 @@ class Composed(Coordinates):
         return Composed(outer, self.inner.placed(outer.inverse(theta), where))
 
     def account(self) -> dict[str, Any]:
-        """The accounts of both maps."""
         return {"outer": self.outer.account(), "inner": self.inner.account()}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
-        """The energy of z."""
         return self.inner.of_symbols(self.outer.of_symbols(energy, where), where)
 
     def __str__(self) -> str:
@@ -412,7 +352,7 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
         if coordinates is not None or own is not None:
             what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
             raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")
-        coordinates = map_of(next(iter(recipe.maps.values())))
+        coordinates = Mapped(next(iter(recipe.maps.values())))
         return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
     coordinates = own if coordinates is None else coordinates
     if coordinates is None:
@@ -422,14 +362,6 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
         what = f"the energy is of {own}, and the coordinates do not end there"
         raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
     return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
-
-
-def of_z(recipe: Recipe, init: Any) -> Any:
-    """The start of a mapped recipe with the name of theta replaced by that of z."""
-    names = {own.theta.name: z.name for z, own in recipe.maps.items()}
-    if not names or not isinstance(init, Mapping):
-        return init
-    return {names.get(name, name): x for name, x in init.items()}
 
 
 def _outermost(coordinates: Coordinates) -> Coordinates:

@@ -55,11 +55,8 @@ class Data:
         """
         if len(self.tensors) != len(energy.data):
             columns = ", ".join(map(str, energy.data))
-            raise RecipeError(
-                WHERE,
-                f"{len(self.tensors)} tensors for the columns ({columns}) of the energy",
-                do="Pass one tensor for each, in this order.",
-            )
+            what = f"{len(self.tensors)} tensors for the columns ({columns}) of the energy"
+            raise RecipeError(WHERE, what, do="Pass one tensor for each, in this order.")
         for d, t in zip(energy.data, self.tensors):
             if t.is_complex():
                 raise RecipeError(WHERE, f"the column {d} is {t.dtype}", do="Pass real numbers: x.real, say.")
@@ -127,21 +124,16 @@ def _as_tensors(values: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _check_rows(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Refuse tensors without rows, or with different numbers of rows."""
     if not tensors or any(t.dim() == 0 for t in tensors):
         raise RecipeError(WHERE, "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
     rows = len(tensors[0])
     for i, t in enumerate(tensors):
         if len(t) != rows or not rows:
-            raise RecipeError(
-                WHERE,
-                f"tensor {i} has {len(t)} rows, tensor 0 has {rows}",
-                do="Every tensor has one row per datum, and at least one.",
-            )
+            what = f"tensor {i} has {len(t)} rows, tensor 0 has {rows}"
+            raise RecipeError(WHERE, what, do="Every tensor has one row per datum, and at least one.")
 
 
 def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
-    """Refuse data of another dtype or device than the parameters."""
     for i, t in enumerate(tensors):
         if t.is_floating_point() and t.dtype != like.dtype:
             raise RecipeError(
@@ -150,8 +142,5 @@ def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
                 do=f"Convert one: X.to({like.dtype}), X.astype of numpy, or init to {t.dtype}.",
             )
         if t.device != like.device:
-            raise RecipeError(
-                WHERE,
-                f"tensor {i} is on {t.device}, but the parameters are on {like.device}",
-                do=f"Move it: X.to({str(like.device)!r}).",
-            )
+            what = f"tensor {i} is on {t.device}, but the parameters are on {like.device}"
+            raise RecipeError(WHERE, what, do=f"Move it: X.to({str(like.device)!r}).")

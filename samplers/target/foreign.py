@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves, tree_map
 
 from recipe import Energy
 from recipe.errors import RecipeError, warn
@@ -72,8 +73,7 @@ class Foreign:
 
     def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
         """U of one chain."""
-        alone = {name: x[None] for name, x in z.items()} if isinstance(z, Mapping) else z[None]
-        return self.of_all(alone, *batch)[0]
+        return self.of_all(tree_map(lambda x: x[None], z), *batch)[0]
 
     def within(self, layout: Layout) -> "Foreign":
         """The potential as a function of z, where the layout maps z to theta."""
@@ -113,7 +113,7 @@ class Arrays:
         with torch.no_grad():
             seen = layout.seen(theta)
         names = tuple(seen) if isinstance(seen, Mapping) else None
-        leaves = [_array(x) for x in (seen.values() if isinstance(seen, Mapping) else [seen])]
+        leaves = [_array(x) for x in tree_leaves(seen)]
         batch = () if data is None else (data.first(),)
         of_each = data is not None and data.batch_size is not None
         supplied, answer = _form(Supplied(self, names, takes_all=False, of_each=of_each), leaves, batch)
@@ -168,13 +168,13 @@ class Supplied:
         is_valued: bool = True,
     ) -> torch.Tensor:
         """U, `(chains,)`; nan where U is unknown or not asked for."""
-        arrays = _map(_read_only, batch)
+        arrays = tree_map(_read_only, batch)
 
         def answer(leaves: Leaves, is_sloped: bool) -> Answer:
             asked = (is_valued, is_sloped)
             return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, asked=asked)
 
-        return _Slope.apply(answer, *(theta.values() if isinstance(theta, Mapping) else [theta]))
+        return _Slope.apply(answer, *tree_leaves(theta))
 
     def answer(
         self,
@@ -233,10 +233,10 @@ class Supplied:
     def _batch(self, batch: tuple, some: range, per_chain: bool) -> tuple:
         """The batch of `some` chains as the functions take it; `per_chain`: whether `batch` has an axis of chains."""
         if self.takes_all and self.of_each:
-            return _map(
+            return tree_map(
                 lambda x: x[some.start : some.stop] if per_chain else np.broadcast_to(x, (len(some), *x.shape)), batch
             )
-        return _map(lambda x: x[some.start], batch) if per_chain else batch
+        return tree_map(lambda x: x[some.start], batch) if per_chain else batch
 
     def _theta(self, leaves: Leaves) -> Any:
         """A copy of theta in the form that the functions take; functions may change the copy."""
@@ -276,7 +276,7 @@ class _Slope(torch.autograd.Function):
 def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer]:
     """The functions with `takes_all` as found by calls at and near the start, and their answer there."""
     points = list(_beside(leaves))
-    arrays = _map(_read_only, batch)
+    arrays = tree_map(_read_only, batch)
     answers: dict[Supplied, Answer] = {}
     said: dict[str, Exception] = {}
     several = replace(one, takes_all=True)
@@ -341,7 +341,6 @@ def _factors(data: Data | None) -> Iterator[tuple[float, str, str]]:
 
 
 def _joined(answers: list[Answer]) -> Answer:
-    """The answers of consecutive chains as one."""
     values = [answer.value for answer in answers if answer.value is not None]
     value = np.concatenate(values) if len(values) == len(answers) else None
     slopes = [np.concatenate(parts) for parts in zip(*(answer.slopes for answer in answers))]
@@ -353,15 +352,9 @@ def _array(x: torch.Tensor) -> np.ndarray:
 
 
 def _read_only(x: torch.Tensor) -> np.ndarray:
-    """A read-only array of a tensor of a batch."""
     view = _array(x).view()
     view.flags.writeable = False
     return view
-
-
-def _map(function: Callable, batch: Any) -> Any:
-    """The results of a function at each tensor or array of a batch, in the same nesting."""
-    return tuple(_map(function, x) for x in batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _numbers(x: Any, shape: tuple[int, ...], what: str) -> np.ndarray:

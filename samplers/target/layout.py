@@ -83,3 +83,8 @@ def position_of(recipe: Recipe, state: Mapping[str, Any]) -> Position:
     if len(recipe.targets) == 1:
         return state[recipe.targets[0].name]
     return {b.name: state[b.name] for b in recipe.targets}
+
+
+def by_block(recipe: Recipe, position: Position) -> dict[str, torch.Tensor]:
+    """A position, or a slope in its form, as a dict by block."""
+    return position if isinstance(position, dict) else {recipe.targets[0].name: position}

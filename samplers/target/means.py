@@ -48,8 +48,5 @@ that couples rows or is random.
     mean = sum(share * x for share, x in halves)
     (_, first), (_, second) = halves
     if abs(whole - mean) > APART * max(abs(whole), abs(first), abs(second)):
-        raise RecipeError(
-            where,
-            f"on {len(some)} rows it is {whole:.6g}, on the halves of them {first:.6g} and {second:.6g}",
-            do=f"Return {wanted}, nothing that couples rows or is random.",
-        )
+        what = f"on {len(some)} rows it is {whole:.6g}, on the halves of them {first:.6g} and {second:.6g}"
+        raise RecipeError(where, what, do=f"Return {wanted}, nothing that couples rows or is random.")

@@ -13,6 +13,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .coordinates import Coordinates
+from .layout import Layout
 from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
 
 Shapes = dict[str, tuple[int, ...]]
@@ -38,37 +39,34 @@ class Constrained(Coordinates):
         theta: dict[str, torch.Tensor] = {}
         volume = z.new_zeros(())
         with unchecked():
-            for (name, variable), part in zip(self.variables.items(), z.split(_sizes(self.free))):
-                map = variable.map(theta)
-                x = part.reshape(self.free[name])
+            for name, x in Layout(self.free).by_name(z).items():
+                map = self.variables[name].map(theta)
                 y = theta[name] = map(x)
                 volume = volume + map.log_abs_det_jacobian(x, y).sum()
         return _flat(theta), volume
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        """z with f(z) = theta."""
         return _over(self._inverse, theta)
 
     def _inverse(self, theta: torch.Tensor) -> torch.Tensor:
-        values = _by_name(theta, self.shapes)
+        values = Layout(self.shapes).by_name(theta)
         with unchecked():
             return _flat({name: variable.map(values).inv(values[name]) for name, variable in self.variables.items()})
 
     def placed(self, theta: torch.Tensor, where: str) -> "Constrained":
         """These coordinates; refused for a target of another size or outside of a constraint."""
-        sizes = sum(_sizes(self.shapes))
+        sizes = sum(Layout(self.shapes).sizes)
         if theta.shape[1:] != (sizes,):
             what = f"the variables are {sizes} numbers, and the target has the shape {tuple(theta.shape[1:])}"
             raise RecipeError(where, what, do=f"Give {', '.join(self.shapes)}, in this order.")
         z = self.inverse(theta)
-        for name, part in zip(self.free, z.split(_sizes(self.free), -1)):
+        for name, part in zip(self.free, z.split(Layout(self.free).sizes, -1)):
             if not part.isfinite().all():
                 what = f"the start of the variable '{name}' is outside of its support, or at its end"
                 raise RecipeError(where, what, do="Start inside.")
         return self
 
     def account(self) -> dict[str, Any]:
-        """Shapes and constraint by variable."""
         return {
             name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint)]
             for name, variable in self.variables.items()
@@ -214,14 +212,5 @@ def _over(function: Callable, x: torch.Tensor) -> Any:
     return function(x)
 
 
-def _sizes(shapes: Shapes) -> list[int]:
-    return [torch.Size(shape).numel() for shape in shapes.values()]
-
-
 def _flat(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([x.reshape(-1) for x in values.values()])
-
-
-def _by_name(flat: torch.Tensor, shapes: Shapes) -> dict[str, torch.Tensor]:
-    parts = zip(shapes.items(), flat.split(_sizes(shapes)))
-    return {name: part.reshape(shape) for (name, shape), part in parts}

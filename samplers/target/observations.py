@@ -31,11 +31,8 @@ def observations_of(
     asked = dict.fromkeys(name for step in steps for name in step.observations)
     for name in asked:
         if not callable(functions.get(name)):
-            raise RecipeError(
-                where,
-                f"the recipe asks for the observation '{name}'",
-                do=f"Pass observe={{{name!r}: a function of {arguments}}}.",
-            )
+            what = f"the recipe asks for the observation '{name}'"
+            raise RecipeError(where, what, do=f"Pass observe={{{name!r}: a function of {arguments}}}.")
     recipe = steps[0].recipe
     known = [observed.name for observed in recipe.observations]
     for name in functions:
@@ -74,7 +71,6 @@ def _checked(
 
 
 def _flat(value: Any) -> Any:
-    """A dict of tensors concatenated to one; other values unchanged."""
     return torch.cat([x.reshape(-1) for x in value.values()]) if isinstance(value, Mapping) else value
 
 
@@ -83,10 +79,7 @@ def _check_value(value: Any, name: str, shape: torch.Size, where: str) -> None:
     if not torch.is_tensor(value) or value.shape != shape:
         is_tensor = torch.is_tensor(value)
         got = f"has the shape {tuple(value.shape[1:])}" if is_tensor else f"is a {type(value).__name__}"
-        raise RecipeError(
-            where,
-            f"the observation '{name}' {got} for one chain, not a tensor of shape {tuple(shape[1:])}",
-            do="Sum over the batch, not over the chains.",
-        )
+        what = f"the observation '{name}' {got} for one chain, not a tensor of shape {tuple(shape[1:])}"
+        raise RecipeError(where, what, do="Sum over the batch, not over the chains.")
     if not value.isfinite().all():
         raise RecipeError(where, f"the observation '{name}' is not finite", do="Look at what it divides by.")

@@ -23,11 +23,8 @@ class Posterior:
         """U~ at theta, of one chain, on a batch."""
         terms = self.negative_log_likelihood(theta, batch)
         if terms.dim() > 1:
-            raise RecipeError(
-                "posterior",
-                f"the likelihood has the shape {tuple(terms.shape)}",
-                do="Return the mean over the batch, or one value per example.",
-            )
+            what = f"the likelihood has the shape {tuple(terms.shape)}"
+            raise RecipeError("posterior", what, do="Return the mean over the batch, or one value per example.")
         return self.num_data * terms.mean() + self.negative_log_prior(theta)
 
 

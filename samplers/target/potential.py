@@ -20,7 +20,7 @@ CURVATURE: Orders = frozenset({2})
 class Jet:
     """U of all chains, `(chains,)`; slope and Hessian diagonal, in the form of the position; None if not computed."""
 
-    value: torch.Tensor | None = None
+    value: Any = None
     slope: Any = None
     curvature: Any = None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -79,7 +80,6 @@ def _items(dataset: Any, collate: Any) -> Any:
 
 
 def _formed(columns: Any) -> Any:
-    """Columns as a tensor, or as a tuple of tensors."""
     if torch.is_tensor(columns):
         return columns
     if isinstance(columns, Mapping) or not all(map(torch.is_tensor, columns)):
@@ -90,10 +90,10 @@ def _formed(columns: Any) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two collated items are equal, nan included."""
-    if torch.is_tensor(one):
-        return torch.equal(one, other) or bool((one.isnan() & other.isnan() | (one == other)).all())
-    if isinstance(one, Mapping):
-        return all(_same(x, other[name]) for name, x in one.items())
-    if isinstance(one, (list, tuple)):
-        return all(map(_same, one, other))
-    return bool(one == other)
+
+    def equal(x: Any, y: Any) -> bool:
+        if torch.is_tensor(x):
+            return torch.equal(x, y) or bool((x.isnan() & y.isnan() | (x == y)).all())
+        return bool(x == y)
+
+    return all(map(equal, tree_leaves(one), tree_leaves(other)))

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
-import integrators
-from recipe import Energy, Recipe, potential
+from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Block, Potential
 
 from .foreign import Arrays
 from .model import Model
 from .potential import VALUE
-from .symbolic import Symbolic
+from .symbolic import Symbolic, energy_step
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,6 @@ def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) ->
 
 
 def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
-    """The energy of each potential, in the order of the recipe."""
     keys = dict.fromkeys(U.key for U in recipe.potentials)
     if recipe.is_by_name and not isinstance(energy, Mapping):
         what = f"the recipe has the potentials {', '.join(keys)}, and the energy is {type(energy).__name__}"
@@ -91,7 +90,6 @@ def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
 
 
 def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callable:
-    """An energy as a torch function of one chain."""
     if isinstance(energy, Energy) and not energy.data:
         return _emitted(energy, blocks)
     if isinstance(energy, (Energy, Model, Arrays)) or not callable(energy):
@@ -101,16 +99,10 @@ def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callabl
 
 
 def _emitted(energy: Energy, blocks: tuple[Block, ...]) -> Callable:
-    """A symbolic energy as a torch function of one chain."""
-    target = blocks if len(blocks) > 1 else blocks[0]
-    recipe = Recipe(name="energy", state=blocks, target=target, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
-    symbolic = Symbolic([integrators.compile(recipe, energy=energy)])
+    symbolic = Symbolic([energy_step(energy, blocks)])
 
     def of_one(theta: Any) -> Any:
-        one = {name: x[None] for name, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
-        value = symbolic.jet(one, orders=VALUE).value
-        assert value is not None
-        return value[0]
+        return symbolic.jet(tree_map(lambda x: x[None], theta), orders=VALUE).value[0]
 
     return of_one
 

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch.func import vmap
 
+import integrators
 from integrators.backends.loading import load
 from integrators.backends.torch import value_module
 from integrators.step import Step
+from recipe import Energy, Recipe, potential
+from recipe.symbols import Block
 
 from .potential import Jet, Orders, differentiated
 from .vectorised import axes
@@ -68,3 +71,10 @@ class Symbolic:
             return text(theta, batch, self.rows)
 
         return vmap(of_one, in_dims=axes(batch, per_chain))(z, *batch)
+
+
+def energy_step(energy: Energy, blocks: Sequence[Block]) -> Step:
+    """A step whose text has a symbolic energy of `blocks` and its derivatives."""
+    target = tuple(blocks) if len(blocks) > 1 else blocks[0]
+    recipe = Recipe(name="energy", state=tuple(blocks), target=target, H=potential(*blocks), D=dict.fromkeys(blocks, 1))
+    return integrators.compile(recipe, "Euler", energy=energy)

@@ -15,12 +15,13 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.swaps import Swap
 
+from .coordinates import Coordinates, moved_by
 from .data import Data
-from .foreign import Arrays, Foreign
+from .foreign import Foreign, with_gradient
 from .layout import Layout
 from .observations import observations_of
 from .potential import SLOPE, Jet, Orders, Position, Potential
-from .several import Energies
+from .several import Energies, of_potentials
 from .symbolic import Symbolic
 from .traced import ENERGY, Traced, compiled_gradient, tried
 from .vectorised import explained, of_chain
@@ -34,7 +35,7 @@ class Target:
     H is wholly symbolic; `parts`: the potentials by key, and `is_by_name` whether steps take a dict of them;
     `potentials`: the number of terms U in H, counted once for each block; `orders`: the derivatives that steps need;
     `is_inlined`: whether the texts of the steps contain the derivatives; `compiled`: the gradient by torch.compile;
-    `is_worth_compiling`: whether torch may compile a gradient; `faults`: errors that an energy raised, where U is nan.
+    `faults`: errors that an energy raised, where U is nan. `energy` and `observe`: those of the caller, tried.
 
     >>> target = target_of(None, [], torch.zeros(1, 2), Layout(), None)
     >>> target.at(torch.zeros(1, 2))
@@ -50,9 +51,10 @@ class Target:
     observations: Mapping[str, Callable] = field(default_factory=dict)
     orders: Orders = SLOPE
     is_inlined: bool = False
-    is_worth_compiling: bool = False
     compiled: Callable | None = None
     faults: list[str] = field(default_factory=list)
+    energy: Any = None
+    observe: Mapping[str, Callable] | None = None
 
     @property
     def is_symbolic(self) -> bool:
@@ -83,8 +85,9 @@ class Target:
 
     @property
     def functional(self) -> Callable | None:
-        """The gradient as a function for torch.compile; None where compilation does not pay or is impossible."""
-        if not self.is_worth_compiling or not isinstance(self.whole, Traced) or self.whole.in_turn:
+        """The gradient as a function for torch.compile; None where torch cannot, or steps need more than it."""
+        alone = self.parts.get("U") is self.whole and self.compiled is None and 0 not in self.orders
+        if not alone or not isinstance(self.whole, Traced) or self.whole.in_turn:
             return None
         return self.whole.gradient(self.is_minibatched, has_data=self.data is not None)
 
@@ -92,6 +95,10 @@ class Target:
     def eager(self) -> "Target":
         """The target without compiled code."""
         return replace(self, compiled=None)
+
+    def of_steps(self, steps: Sequence[Step], where: str) -> "Target":
+        """The same target for other steps."""
+        return target_of(self.energy, steps, None, self.layout, self.data, self.observe, where=where)
 
     def compile(self, where: str) -> "Target":
         """The target with a gradient that torch compiles at the first call; unchanged if `functional` is None."""
@@ -103,7 +110,7 @@ class Target:
             assert self.whole is not None
             return self.jet(self.whole, z, batch, orders=SLOPE, per_chain=self.is_minibatched).slope
 
-        return replace(self, compiled=compiled_gradient(functional, gradient, where), is_worth_compiling=False)
+        return replace(self, compiled=compiled_gradient(functional, gradient, where))
 
 
 def target_of(
@@ -114,14 +121,13 @@ def target_of(
     data: Data | None,
     observe: Mapping[str, Callable] | None = None,
     *,
-    compiled: bool = False,
     where: str = "sample",
 ) -> Target:
     """The target of `steps`: an energy, with the caller's observations `observe` by name.
 
-    `position`: the target at the start, `(chains, *shape)`, for a trial call of the energy; `compiled`: whether torch
-    may compile the gradient. Raises RecipeError for an energy that cannot be differentiated for many chains, or lacks
-    values or derivatives that the steps need.
+    `position`: the target at the start, `(chains, *shape)`, for a trial call of an energy that has not been tried.
+    Raises RecipeError for an energy that cannot be differentiated for many chains, or lacks values or derivatives that
+    the steps need.
     """
     needs_value = any(step.program.needs_value for step in steps)
     needs_curvature = any(step.program.needs_curvature for step in steps)
@@ -132,7 +138,7 @@ def target_of(
         if needs_value:
             _meet_estimates(steps, where)
     observations = observations_of(steps, observe, layout, data, where) if steps else {}
-    target = Target(layout, data=data, observations=observations, orders=orders)
+    target = Target(layout, data=data, observations=observations, orders=orders, energy=energy, observe=observe)
     if energy is None:
         return replace(target, is_inlined=True)
     if isinstance(energy, Energy):
@@ -141,12 +147,11 @@ def target_of(
     own = energy if isinstance(energy, (Traced, Foreign)) else tried(energy, one_chain(position), layout, data)
     if isinstance(own, Foreign):
         _check_foreign(own, needs_value, needs_curvature, where)
-    whole_of_z = own.within(layout)
-    several = own.function if isinstance(own, Traced) and isinstance(own.function, Energies) else None
-    if isinstance(own, Traced) and several is not None:
-        return replace(target, whole=whole_of_z, **_by_potential(own, several, layout))
-    worth = compiled and not needs_value
-    return replace(target, whole=whole_of_z, parts={"U": whole_of_z}, is_worth_compiling=worth)
+    of_z = own.within(layout)
+    target = replace(target, energy=own, whole=of_z, parts={"U": of_z})
+    if isinstance(own, Traced) and isinstance(own.function, Energies):
+        return replace(target, **_by_potential(own, own.function, layout))
+    return target
 
 
 def one_chain(position: Position) -> Position:
@@ -154,19 +159,24 @@ def one_chain(position: Position) -> Position:
     return of_chain(position, 0)
 
 
-def tried_at(energy: Any, position: Position, layout: Layout, data: Data | None) -> Any:
-    """The potential of `Arrays`, tried at the start of the first chain; other energies unchanged."""
-    return energy.tried(one_chain(position), layout, data) if isinstance(energy, Arrays) else energy
+def energy_of(
+    recipe: Recipe, energy: Any, gradient: Callable | None, coordinates: Any, scope: str, has_data: bool, where: str
+) -> tuple[Any, Any, Coordinates | None]:
+    """The energy of theta, the energy that chains are moved by, and the coordinates of a run.
+
+    A symbolic energy of z = f^-1(theta) has another formula; others see z through the layout. Raises RecipeError for
+    energies that do not fit the recipe's potentials, the gradient or the coordinates.
+    """
+    own = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=has_data)
+    coordinates, of_z = moved_by(coordinates, recipe, own, scope, f"{where}, coordinates")
+    return own, of_z, coordinates
 
 
 def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
     """Refuse an opaque U without an energy, and an energy where H is wholly symbolic."""
     if energy is None and recipe.potential is not None:
-        raise RecipeError(
-            where,
-            "the recipe's U is opaque, but no energy is given",
-            do="Pass a recipe.Energy or a torch function of theta.",
-        )
+        what = "the recipe's U is opaque, but no energy is given"
+        raise RecipeError(where, what, do="Pass a recipe.Energy or a torch function of theta.")
     if energy is not None and recipe.potential is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, it takes no energy", do="Drop it.")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.func import grad, jvp, vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
 from recipe.errors import RecipeError, warn
 
@@ -66,33 +67,19 @@ class Traced:
             return Jet(low.value, low.slope, curvature)
         if 1 not in orders:
             return Jet(self.of_all(z, *batch, per_chain=per_chain, faults=faults))
-        blocks = list(z.values()) if isinstance(z, Mapping) else [z]
-        if any(len(x) > 1 for x in blocks):
-            return differentiated(partial(self._of_all, batch, per_chain, faults), z)
-        return _stacked(differentiated(partial(self._of_one, batch, per_chain, faults), of_chain(z, 0)))
+        if len(tree_leaves(z)[0]) > 1:
+            return differentiated(lambda at: self.of_all(at, *batch, per_chain=per_chain, faults=faults), z)
+        # a single chain, without vmap and without an axis of chains in the graph
+        own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
+        alone = differentiated(lambda at: self.of_all.of_one(at, *own, faults=faults), of_chain(z, 0))
+        return Jet(*(tree_map(lambda x: x.unsqueeze(0), part) for part in (alone.value, alone.slope)))
 
     def gradient(self, per_chain: bool, *, has_data: bool) -> Callable:
         """The gradient of all chains by torch.func, as a function for torch.compile."""
         return vmap(grad(self.function), in_dims=axes((None,) if has_data else (), per_chain))
 
-    def _of_all(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
-        return self.of_all(z, *batch, per_chain=per_chain, faults=faults)
-
-    def _of_one(self, batch: tuple, per_chain: bool, faults: list[str] | None, z: Any) -> torch.Tensor:
-        """U of a single chain, without vmap and without an axis of chains in the graph."""
-        own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
-        return self.of_all.of_one(z, *own, faults=faults)
-
-
-def _stacked(jet: Jet) -> Jet:
-    """The value and the slope of one chain, with an axis of chains in front."""
-    slope = jet.slope
-    of_all = {k: x.unsqueeze(0) for k, x in slope.items()} if isinstance(slope, Mapping) else slope.unsqueeze(0)
-    return Jet(None if jet.value is None else jet.value.unsqueeze(0), of_all)
-
 
 def _diagonal(function: Callable, theta: torch.Tensor, *batch: Any) -> torch.Tensor:
-    """The Hessian diagonal of a function of one chain."""
 
     def slope(flat: torch.Tensor) -> torch.Tensor:
         return grad(lambda sites: function(sites.reshape(theta.shape), *batch))(flat)
@@ -157,7 +144,7 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     if isinstance(energy, (Traced, Foreign)):
         return energy
     _check_callable(energy, data)
-    at: Any = {k: _leaf(x) for k, x in theta.items()} if isinstance(theta, Mapping) else _leaf(theta)
+    at: Any = tree_map(lambda x: x.detach().clone().requires_grad_(), theta)
     batch = () if data is None else (data.first(),)
     with torch.enable_grad(), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
         value = _call(energy, layout.seen(at), batch)
@@ -168,45 +155,26 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
 @contextmanager
 def _unchanged(*arguments: Any) -> Iterator[None]:
     """Refuses an energy that writes into theta, the state of the chains, or into the data."""
-    tensors = [x for argument in arguments for x in _tensors(argument) if not x.is_inference()]
+    tensors = [x for x in tree_leaves(arguments) if not x.is_inference()]
     versions = [x._version for x in tensors]
     yield
     if any(x._version != version for x, version in zip(tensors, versions)):
-        raise RecipeError(
-            ENERGY,
-            "it changes its arguments in place, and with them the chains or the data",
-            do="Write x = x * 2 for x *= 2, or work on x.clone().",
-        )
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    if isinstance(argument, Mapping):
-        return list(argument.values())
-    return [argument] if torch.is_tensor(argument) else list(argument)
-
-
-def _leaf(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().clone().requires_grad_()
+        what = "it changes its arguments in place, and with them the chains or the data"
+        raise RecipeError(ENERGY, what, do="Write x = x * 2 for x *= 2, or work on x.clone().")
 
 
 def _check_callable(energy: Any, data: Data | None) -> None:
     if not callable(energy):
-        raise RecipeError(
-            ENERGY,
-            f"it is a recipe.Energy or a callable of theta, got {energy!r}",
-            do="Text is never evaluated: pass a torch function.",
-        )
+        what = f"it is a recipe.Energy or a callable of theta, got {energy!r}"
+        raise RecipeError(ENERGY, what, do="Text is never evaluated: pass a torch function.")
     if torch.is_inference_mode_enabled():
         raise RecipeError(
             ENERGY, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad()."
         )
     num_data = getattr(energy, "num_data", None)
     if data is not None and num_data is not None and num_data != data.rows:
-        raise RecipeError(
-            ENERGY,
-            f"the posterior has num_data = {num_data}, but data= has {data.rows} rows",
-            do="Pass num_data=len(X).",
-        )
+        what = f"the posterior has num_data = {num_data}, but data= has {data.rows} rows"
+        raise RecipeError(ENERGY, what, do="Pass num_data=len(X).")
 
 
 def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
@@ -242,24 +210,18 @@ def _check_not_stacked(theta: Any, error: Exception) -> None:
 def _check_value(value: Any) -> None:
     if not torch.is_tensor(value) or value.dim() != 0:
         got = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
-        raise RecipeError(
-            ENERGY,
-            f"it must return one number (a 0-dim tensor) for one chain, got {got}",
-            do="Sum over data and coordinates: U is on the sum scale.",
-        )
+        what = f"it must return one number (a 0-dim tensor) for one chain, got {got}"
+        raise RecipeError(ENERGY, what, do="Sum over data and coordinates: U is on the sum scale.")
     if value.is_complex():
         raise RecipeError(ENERGY, f"it returns a complex number, {value.dtype}", do="Return value.real.")
     if not value.requires_grad:
-        raise RecipeError(
-            ENERGY,
-            "its value does not depend on theta through differentiable operations",
-            do="Avoid .item(), .detach() and numpy inside the energy.",
-        )
+        what = "its value does not depend on theta through differentiable operations"
+        raise RecipeError(ENERGY, what, do="Avoid .item(), .detach() and numpy inside the energy.")
 
 
 def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
     """Whether torch can vectorise a function; refused where the gradient of one chain is wrong as well."""
-    chains = {k: x[None] for k, x in theta.items()} if isinstance(theta, Mapping) else theta[None]
+    chains = tree_map(lambda x: x[None], theta)
     with explained(ENERGY):
         try:
             vmap(function, in_dims=axes(batch, per_chain=False))(chains, *batch)

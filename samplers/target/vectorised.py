@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.func import vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from recipe.errors import RecipeError
 
@@ -47,7 +47,7 @@ class Vectorised:
         self, theta: Any, *batch: Any, per_chain: bool = False, faults: list[str] | None = None
     ) -> torch.Tensor:
         """The values of all chains, `(chains, ...)`; `per_chain`: whether the batch has an axis of chains."""
-        chains = len(next(iter(theta.values())) if isinstance(theta, Mapping) else theta)
+        chains = len(tree_leaves(theta)[0])
         if chains > 1 and not self.in_turn:
             try:
                 return vmap(self.function, in_dims=axes(batch, per_chain))(theta, *batch)
@@ -56,9 +56,10 @@ class Vectorised:
                     raise
         batches = zip(*map(by_chain, batch)) if batch and per_chain else chains * [batch]
         values = [self._number(own, its, faults) for own, its in zip(by_chain(theta), batches)]
-        if chains > 1 and all(value is not None for value in values):
+        known = [value for value in values if value is not None]
+        if chains > 1 and len(known) == chains:
             self.in_turn = True  # the error was vmap's
-        like = next((value for value in values if value is not None), None)
+        like = known[0] if known else None
         numbers = [_not_a_number(of_chain(theta, i), like) if x is None else x for i, x in enumerate(values)]
         return tree_map(lambda *parts: torch.stack(parts), *numbers)
 
@@ -101,11 +102,13 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        if not _is_of_torch(error) and not _mixes_numpy(error):
+        line = _first_line(error)
+        mixes_numpy = isinstance(error, TypeError) and "numpy.ndarray" in line and "Tensor" in line
+        if not _is_of_torch(error) and not mixes_numpy:
             raise
         raise RecipeError(
             where,
-            f"it cannot be differentiated for many chains at once ({_first_line(error)})",
+            f"it cannot be differentiated for many chains at once ({line})",
             do="Avoid .item(), numpy, random numbers and in-place changes inside the energy, and write "
             "branches on values with torch.where; an energy of numpy takes gradient= beside it.",
         ) from error
@@ -128,17 +131,11 @@ def of_chain(x: Any, i: int) -> Any:
     >>> of_chain((torch.arange(3), torch.ones(3, 2)), 1)
     (tensor(1), tensor([1., 1.]))
     """
-    if isinstance(x, Mapping):
-        return {name: part.select(0, i) for name, part in x.items()}
-    return x.select(0, i) if torch.is_tensor(x) else tuple(part.select(0, i) for part in x)
+    return tree_map(lambda part: part.select(0, i), x)
 
 
 def _is_of_torch(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in _first_line(error) for word in BY_TORCH)
-
-
-def _mixes_numpy(error: Exception) -> bool:
-    return isinstance(error, TypeError) and all(kind in _first_line(error) for kind in ("numpy.ndarray", "Tensor"))
 
 
 def _first_line(error: Exception) -> str:
@@ -147,6 +144,5 @@ def _first_line(error: Exception) -> str:
 
 def _not_a_number(theta: Any, like: torch.Tensor | None) -> torch.Tensor:
     """Nan with nan derivatives by theta, in the shape and dtype of `like`."""
-    blocks = list(theta.values()) if isinstance(theta, Mapping) else [theta]
-    number = torch.stack([x.sum() for x in blocks]).sum() * torch.nan
+    number = torch.stack([x.sum() for x in tree_leaves(theta)]).sum() * torch.nan
     return number if like is None else number.expand(like.shape).to(like.dtype)

@@ -7,33 +7,21 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from recipe import Recipe
+from recipe.arguments import is_number
 from recipe.errors import RecipeError
 
 from ..results.draws import Draws
-from ..running.sampling import is_accepted
+from ..running.points import start_of
+from ..running.sampling import proposal_of
 from ..running.sampling import sample as run
 from ..stock import named
 from ..target.reading import read
-from .settings import Settings
-from .tune import tune
+from .tune import Settings, tune
 
 P = ParamSpec("P")
 
-TUNED = (
-    "gradient",
-    "data",
-    "batch_size",
-    "init",
-    "per_chain",
-    "chains",
-    "device",
-    "seed",
-    "scheme",
-    "pieces",
-    "metropolis",
-    "coordinates",
-)
-CHANGING = ("schedule", "phases", "temperatures", "swap_every", "freeze", "observe", "spread")  # not known to tuning
+TUNED = ("gradient", "data", "batch_size", "init", "seed", "scheme", "coordinates", "metropolis")
+UNTUNED = ("phases", "observe")  # not known to tuning
 
 
 def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
@@ -58,6 +46,7 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
         call.arguments["recipe"] = named(call.arguments["recipe"], "sample")
         settings = _settings(call.arguments)
         chosen: dict[str, Any] = {**call.arguments.pop("parameters"), **call.arguments, **settings.arguments}
+        chosen["chains"] = call.arguments["chains"]
         if chosen["progress"] is True:
             print(settings, file=sys.stderr)
         draws = run(**chosen)  # type: ignore[call-arg]  # by name, all of them
@@ -73,21 +62,21 @@ def _settings(asked: dict[str, Any]) -> Settings:
     if asked["step_size"] != "auto":
         what = f"the step size is a positive number or 'auto', got {asked['step_size']!r}"
         raise RecipeError(where, what, do="It is in units of time.")
-    defaults = inspect.signature(run).parameters
-    other = [name for name in CHANGING if asked[name] is not None and asked[name] != defaults[name].default]
-    other += ["temperature"] if callable(asked["temperature"]) else []
+    other = [name for name in UNTUNED if asked[name] is not None]
+    other += ["temperature"] if not is_number(asked["temperature"]) else []
     other += ["scope"] if asked["scope"] != "chain" else []
+    other += ["Start(spread)"] if start_of(asked["init"]).spread else []
     if other:
         what = f"step_size='auto' is for a run of one law, and there is {other[0]}="
         raise RecipeError(where, what, do=f"Call samplers.tune, and sample with its numbers and {other[0]}.")
-    arguments = {name: asked[name] for name in TUNED}
-    arguments["metropolis"] = is_accepted(asked["recipe"], asked["metropolis"], where)
-    repeat = asked["repeat"] if asked["repeat"] != 1 else None  # 1 is the default
+    chains = asked["chains"]
+    metropolis = proposal_of(asked["recipe"], asked["metropolis"], where)
+    arguments = {name: asked[name] for name in TUNED} | {"metropolis": False if metropolis is None else metropolis}
     return tune(
         asked["recipe"],
         asked["energy"],
         temperature=asked["temperature"],
-        repeat=repeat if arguments["metropolis"] else None,
+        chains=len(chains) if isinstance(chains, range) else chains,
         **arguments,
         **asked["parameters"],
     )

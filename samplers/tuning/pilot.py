@@ -1,4 +1,4 @@
-"""Pilot runs: short exact runs of many chains, each from the last states of the run before."""
+"""Pilot runs: short exact runs of many chains, each from the last states of the run before; trials of step sizes."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,15 @@ import torch
 from integrators.streams import seed_of
 from recipe import Recipe
 
+from ..results.statistics import sample_size_of_mean
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
-from ..running.sampling import sample
+from ..running.sampling import Metropolis, sample
 from ..target.coordinates import Affine
+
+TRIAL = 320  # words of a trial
+LEAST_DRAWS = 40
+SITES = 64  # whose sample size is estimated
 
 
 @dataclass
@@ -53,8 +58,7 @@ class Pilot:
                 phases=[Phase(steps, step_size=h) for h in step_sizes],
                 step_size=step_sizes[0],
                 seed=seed_of(self.seed, self.runs),
-                metropolis=True,
-                repeat=repeat,
+                metropolis=Metropolis(repeat),
                 keep="work",
                 progress=False,
                 **self.fixed,
@@ -82,3 +86,36 @@ def acceptance(works: torch.Tensor) -> torch.Tensor:
     (tensor(1.), tensor(0.5000))
     """
     return (-works).exp().clamp(max=1).mean(-1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A step size and number of words with their `efficiency`, effective draws a gradient of the worst statistic."""
+
+    step_size: float
+    repeat: int
+    acceptance: float
+    efficiency: float
+
+
+def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
+    """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares."""
+    steps = max(LEAST_DRAWS, TRIAL // repeat)
+    draws = pilot.run([step_size], steps, repeat)
+    theta = pilot.flat(draws[pilot.recipe.targets[0].name])
+    some = theta[..., :: max(1, theta.shape[-1] // SITES)]
+    values = torch.cat([some, theta @ axes.to(theta).T], -1)
+    values = values - values.mean((0, 1))
+    sizes = sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0)
+    accepted = acceptance(draws["work"].flatten() / float(pilot.fixed["temperature"]))
+    return Trial(step_size, repeat, float(accepted), float(sizes.min()) / (len(theta) * steps * repeat))
+
+
+def in_words(trials: Sequence[Trial]) -> str:
+    """Text of the efficiencies of several trials.
+
+    >>> in_words([Trial(0.5, 1, 0.9, 0.11), Trial(0.7, 2, 0.8, 0.2)])
+    'effective draws a gradient, of the worst statistic, are 0.11 at 1, 0.2 at 2'
+    """
+    worth = ", ".join(f"{t.efficiency:.2g} at {t.repeat}" for t in trials)
+    return f"effective draws a gradient, of the worst statistic, are {worth}"

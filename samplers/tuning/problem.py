@@ -1,6 +1,6 @@
 """The problem of tuning: an energy, in coordinates that tuning may change, and the step that reads it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import integrators
 from integrators.step import Step
 from recipe import Energy, Recipe
 
-from ..target.coordinates import Affine, Sitewise
+from ..target.coordinates import Affine, Mapped
 from ..target.data import Data
 from ..target.foreign import Foreign
 from ..target.layout import Layout
@@ -24,7 +24,7 @@ from ..target.traced import Traced
 class Problem:
     """An energy of a recipe's target z, which `layout` maps to the arguments of the energy.
 
-    `rows`: all data. `scheme` and `pieces` are as in `integrators.compile`.
+    `rows`: all data; `scheme`: as in `integrators.compile`.
     """
 
     recipe: Recipe
@@ -32,12 +32,11 @@ class Problem:
     layout: Layout
     rows: Data | None
     scheme: Any = None
-    pieces: Mapping | None = None
 
     def step(self) -> Step:
         """The compiled step, with the energy if it is symbolic."""
         symbolic = self.energy if isinstance(self.energy, Energy) else None
-        return integrators.compile(self.recipe, self.scheme, pieces=self.pieces, energy=symbolic)
+        return integrators.compile(self.recipe, self.scheme, energy=symbolic)
 
     def value(self, data: Data | None) -> Callable:
         """The differentiable function from z, `(chains, *shape)`, to U on these data, `(chains,)`.
@@ -47,11 +46,10 @@ class Problem:
         steps = [self.step()] if isinstance(self.energy, Energy) else []
         target = target_of(self.energy, steps, None, self.layout, data)
         of_recipe = self.layout.coordinates
-        volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1]) if isinstance(of_recipe, Sitewise) else None
+        volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1]) if isinstance(of_recipe, Mapped) else None
 
         def value(z: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
             U = target.at(z, rows, VALUE).value
-            assert U is not None
             return U if volumes is None else U - self.layout.temperature * volumes(z)
 
         return value

@@ -1,37 +1,57 @@
 """`tune`: from a recipe and an energy to the settings of a run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 import integrators
-from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError
+from recipe.results import aligned
 
-from ..running.sampling import is_accepted
+from ..running.points import Start, start_of
+from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
 from ..stock import named
-from ..target.coordinates import moved_by, of_z
-from ..target.foreign import Foreign, with_gradient
+from ..target.foreign import Foreign
 from ..target.model import Model
-from ..target.several import of_potentials
-from ..target.target import check_energy_is_asked_for, data_of
+from ..target.target import check_energy_is_asked_for, data_of, energy_of
 from ..target.traced import tried
-from .landscape import Landscape, Surroundings, surroundings
-from .minibatches import Kick, gradient_noise, kick_of, without
+from .gradient_noise import Kick, gradient_noise, kick_of, without
+from .laplace import EnergyAt, Laplace, laplace_approximation
 from .pilot import Pilot
+from .preconditioning import preconditioned
 from .problem import Problem
-from .rivals import fastest
-from .settings import Settings
 from .tuner import Tuner
 
 LEAST_CHAINS = 32  # of pilot runs
 
 OURSELVES = "Give the step size and the parameters yourself."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of `samplers.sample` that `tune` chose, with a reason for each, printed by `print`.
+
+    `arguments` are for `sample(recipe, energy, **settings.arguments)`; `reasons` are by name of the argument, chosen or
+    not.
+
+    >>> print(Settings({"step_size": 0.5}, "sgld", {"step_size": "0.5: 57 % are accepted"}))
+    sgld, tuned
+      step_size  0.5: 57 % are accepted
+    """
+
+    arguments: Mapping[str, Any]
+    recipe: str
+    reasons: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.recipe}, tuned", *(f"  {line}" for line in aligned(self.reasons.items()))])
+
+    __repr__ = __str__
 
 
 def tune(
@@ -42,16 +62,12 @@ def tune(
     data: Any = None,
     batch_size: int | None = None,
     init: Any = None,
-    per_chain: bool | None = None,
     chains: int = 4,
-    device: torch.device | str | None = None,
     seed: int = 0,
     temperature: float = 1.0,
     scheme: Any = None,
-    pieces: Mapping | None = None,
     coordinates: Any = None,
-    metropolis: bool = True,
-    repeat: int | None = None,
+    metropolis: bool | Metropolis | None = True,
     bias: float = 0.02,
     **parameters: Any,
 ) -> Settings:
@@ -65,7 +81,7 @@ def tune(
       or preconditioner 1, if these give a quarter more effective draws a gradient. No coordinates are chosen where the
       parameter of scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
-    * the step size, and with momenta the number of words `repeat` of a proposal: for an acceptance of 57 % without
+    * the step size, and with momenta `Metropolis(repeat)`, the words of a proposal: for an acceptance of 57 % without
       momenta, with momenta for the most effective draws a gradient of the worst statistic;
     * with `metropolis=False`, the step size at which the variances of a Gaussian are off by a share `bias`, by the work
       of steps over a stretch of sixteen, whose mean over T is twice the divergence of the law of the chain;
@@ -78,17 +94,17 @@ def tune(
     of a whole word, with all its short kicks. No dense coordinates are chosen for several potentials, nor for a
     `mapped` recipe, whose scales and mode are of z.
 
-    Given parameters and a given `repeat` are kept. The other arguments are those of `samplers.sample`; the same
-    arguments give the same settings. Raises RecipeError like `sample`, and for an energy without a finite mode, a
-    target with ends or of explicit coordinates, and a recipe whose steps have no work. Ctrl-C ends tuning with
-    KeyboardInterrupt.
+    Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments are those of
+    `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, and for an energy
+    without a finite mode, a target with ends or of explicit coordinates, and a recipe whose steps have no work. Ctrl-C
+    ends tuning with KeyboardInterrupt.
 
     Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
     (covariance); Sivak, Chodera & Crooks 2013 (work).
 
     >>> from samplers import HMC, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
-    >>> settings = tune(HMC, bowl, init=torch.zeros(2), repeat=3)
+    >>> settings = tune(HMC, bowl, init=torch.zeros(2), metropolis=Metropolis(repeat=3))
     >>> draws = sample(HMC, bowl, steps=100, progress=False, **settings.arguments)
     >>> (settings.arguments["m"].sqrt() * torch.tensor([1.0, 100.0])).round()
     tensor([1., 1.])
@@ -99,25 +115,22 @@ def tune(
     chains = integer(where, "chains", chains, least=1)
     seed = integer(where, "the seed", seed, least=0)
     temperature = number(where, "temperature", temperature, above=0)
-    repeat = None if repeat is None else integer(where, "repeat", repeat, least=1)
-    metropolis = is_accepted(recipe, metropolis, where)
-    kick = _kick(recipe, batch_size, metropolis, where)
-    energy = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=data is not None)
+    proposal = proposal_of(recipe, metropolis, where)
+    repeat = 1 if proposal is None else proposal.repeat
+    kick = _kick(recipe, batch_size, proposal is not None, where)
+    _, energy, coordinates = energy_of(recipe, energy, gradient, coordinates, "chain", data is not None, where)
     bias = number(where, "bias", bias, above=0, below=1)
-    coordinates, energy = moved_by(coordinates, recipe, energy, "chain", f"{where}, coordinates")
-    step = integrators.compile(recipe, scheme, pieces=pieces, energy=energy if isinstance(energy, Energy) else None)
+    step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
-    _check_target(recipe, where)
-    _check_parameters(step, parameters, where)
+    _check_target(step.recipe, where)
+    step.check(1.0, temperature=temperature, **parameters)
     start, layout = given_state(
         step,
         energy,
-        of_z(recipe, init),
+        start_of(init),
         chains=chains,
-        device=device,
         parameters=parameters,
         coordinates=coordinates,
-        per_chain=per_chain,
         seed=seed,
     )
     of_model = isinstance(energy, Model)
@@ -128,14 +141,14 @@ def tune(
         if isinstance(energy, Foreign):
             energy.check_value(where, "the mode of U, and steps that are accepted, are found by its value")
     of_target = replace(recipe, maps={})  # which the layout has
-    problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme, pieces)
-    near = surroundings(Landscape(problem.value(rows), where), z[0], temperature)
+    problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme)
+    near = laplace_approximation(EnergyAt(problem.value(rows), where), z[0], temperature)
 
-    fixed = dict(data=data, temperature=temperature, scheme=scheme, pieces=pieces)
+    fixed = dict(data=data, temperature=temperature, scheme=scheme)
     starts = near.draws(max(chains, LEAST_CHAINS), seed)
     pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters))
-    tuner = fastest(problem, pilot, near, parameters, repeat if metropolis else 1, where)
-    if metropolis:
+    tuner = preconditioned(problem, pilot, near, parameters, repeat, where)
+    if proposal is not None:
         tuner.choose(repeat)
     else:
         tuner.unadjusted(bias, step.order)
@@ -145,11 +158,9 @@ def tune(
         noisy = tuner.problem.value(batches)
         tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
 
-    chosen: dict[str, Any] = dict(
-        batch_size=batch_size, chains=chains, init=_start(tuner, chains, layout.seen(near.mode), of_model)
-    )
-    if not of_model:
-        chosen["per_chain"] = layout.shapes is None
+    of_chains = None if of_model else layout.shapes is None
+    begin = Start(_start(tuner, chains, layout.seen(near.mode), of_model), per_chain=of_chains)
+    chosen: dict[str, Any] = dict(batch_size=batch_size, chains=chains, init=begin)
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
@@ -171,7 +182,7 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
 
 
 def _check_target(recipe: Recipe, where: str) -> None:
-    """Refuses targets that tuning does not support: of several blocks, of explicit coordinates, or with ends."""
+    """Refuses targets of several blocks, of explicit coordinates, or with ends, and recipes with operators."""
     if len(recipe.targets) > 1:
         names = ", ".join(b.name for b in recipe.targets)
         raise RecipeError(where, f"the target is the blocks {names}, whose scales and modes are apart", do=OURSELVES)
@@ -180,14 +191,7 @@ def _check_target(recipe: Recipe, where: str) -> None:
     if not recipe.targets[0].domain.is_real:
         what = f"{recipe.targets[0]} has ends, where U may be least without a mode"
         raise RecipeError(where, what, do=OURSELVES)
-
-
-def _check_parameters(step: Step, parameters: Mapping, where: str) -> None:
-    """Refuses unknown parameters, and recipes with operators."""
-    for name in parameters:
-        if name not in step.parameters:
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, step.parameters))
-    for s in step.recipe.operators:
+    for s in recipe.operators:
         raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
 
 
@@ -199,8 +203,7 @@ def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, to
     return {tuner.pilot.recipe.targets[0].name: states.clone()}
 
 
-def _account(near: Surroundings, has_states: bool, tuner: Tuner) -> dict[str, str]:
-    """The reasons of the settings, by name."""
+def _account(near: Laplace, has_states: bool, tuner: Tuner) -> dict[str, str]:
     pilot = tuner.pilot
     start = "the last states of pilot chains" if has_states else "the mode: let a warm-up forget it"
     sites = near.mode.numel()

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from sympy import lambdify
 
-from .bias import step_size_of_bias
-from .landscape import Surroundings
-from .minibatches import Kick, budget_of, greatest_step
-from .pilot import Pilot
+from ..running.sampling import Metropolis
+from .gradient_noise import Kick, budget_of, greatest_step
+from .laplace import Laplace
+from .pilot import Pilot, Trial, in_words, trial
 from .problem import Problem
-from .roles import damping_of, inverse_mass, scale_of
-from .step_sizes import coarse, fine
-from .trials import Trial, in_words, trial
+from .roles_of_parameters import damping_of, inverse_mass, scale_of
+from .step_sizes import coarse, fine, step_size_of_bias
 
 WINDOWS = 2  # runs whose variances set the scales
 SHORTEST, LONGEST = 60, 400  # words in a window
@@ -31,7 +30,7 @@ PATIENCE = 2  # worse trials, after which longer proposals are not tried
 class Tuner:
     """Chooses parameters and step size for the chains of a pilot: `chosen` by name, with `reasons`.
 
-    `problem`: the energy in the coordinates of the pilot; `near`: the surroundings of the mode there; `held`:
+    `problem`: the energy in the coordinates of the pilot; `near`: the Laplace approximation there; `held`:
     parameters that are kept; `scaled`: whether each site gets a scale; `guess`: a first step size.
     """
 
@@ -39,7 +38,7 @@ class Tuner:
         self,
         problem: Problem,
         pilot: Pilot,
-        near: Surroundings,
+        near: Laplace,
         held: Mapping[str, Any],
         where: str,
         *,
@@ -118,7 +117,7 @@ class Tuner:
         if self.has_momenta:
             proposal = f"words of h are a proposal, {best.repeat * best.step_size:.3g} of time"
             self.reasons["repeat"] = f"{best.repeat}: {proposal}; {in_words(self.trials)}"
-        self.chosen = {"step_size": best.step_size, "repeat": best.repeat, "metropolis": True}
+        self.chosen = {"step_size": best.step_size, "metropolis": Metropolis(best.repeat)}
 
     def unadjusted(self, bias: float, order: int) -> None:
         """Chooses the step size of unadjusted chains of a scheme of this order, for variances off by a share `bias`."""
@@ -143,7 +142,6 @@ class Tuner:
 
     @property
     def _wanted(self) -> float:
-        """The target acceptance of proposals."""
         if not self.has_momenta:
             return LANGEVIN
         return DAMPED if self.words == 1 else PROPOSED
@@ -158,7 +156,6 @@ class Tuner:
         return math.pi / (2 * self.frequency * repeat)
 
     def _window(self) -> int:
-        """The words of a window."""
         if self.frequency is None:
             return LONGEST
         return int(min(LONGEST, max(SHORTEST, TIMES / (self.frequency * self.guess))))
@@ -192,7 +189,6 @@ class Tuner:
         return frequency
 
     def _explain(self, draws: int) -> None:
-        """Records the reasons of scale and damping."""
         parameters = self.pilot.parameters
         if self.scale is not None:
             name = self.scale.parameter.name

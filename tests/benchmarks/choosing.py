@@ -137,7 +137,7 @@ def row(
     draws = draws_of(problem, sampler, steps, seed, **arguments)
     seconds = time.process_time() - began
     seen = problem.statistics(draws["theta"])
-    gradients = steps * CHAINS * arguments.get("repeat", 1)
+    gradients = steps * CHAINS * (arguments["metropolis"].repeat if "metropolis" in arguments else 1)
     kept = 0.8 * gradients / 1000
     error = (1 / (2 * sample_size_of_mean((seen - seen.mean((0, 1))).square()).min())).sqrt()
     return {

@@ -65,7 +65,7 @@ class Tuned:
         )["theta"]
         seconds = time.process_time() - began
         self.arguments["init"] = {"theta": draws[:, -1].clone()}
-        return draws.numpy(), number * len(draws) * self.arguments["repeat"], seconds
+        return draws.numpy(), number * len(draws) * self.arguments["metropolis"].repeat, seconds
 
 
 class Nuts:

@@ -1,4 +1,4 @@
-"""U around its mode: the mode, the distances to a rise of U by T/2, and the curvature over such distances."""
+"""The Laplace approximation: the mode of U, and the normal law by the curvature over a rise of U by T/2."""
 
 import warnings
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NO_MODE = "Give U a finite minimum, with a prior, say; or give the step size and
 
 
 @dataclass(frozen=True)
-class Landscape:
+class EnergyAt:
     """U as a differentiable function of points `(n, *shape)`, with values `(n,)`; `where` begins error messages."""
 
     value: Callable[[torch.Tensor], torch.Tensor]
@@ -99,7 +99,7 @@ class Landscape:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Laplace:
     """The mode, U there, and a normal law around the mode, of covariance root root^T.
 
     `root`: `(sites, sites)`, or `(sites,)`, standard deviations.
@@ -129,34 +129,34 @@ class Surroundings:
         return self.mode + moves.reshape(chains, *self.mode.shape)
 
 
-def surroundings(landscape: Landscape, start: torch.Tensor, temperature: float) -> Surroundings:
+def laplace_approximation(energy: EnergyAt, start: torch.Tensor, temperature: float) -> Laplace:
     """The mode that L-BFGS finds from a point, and the normal law there, by the curvature over a rise of U by T/2.
 
     With more than 300 sites the curvature is diagonal. Raises RecipeError where U has no finite mode.
 
-    >>> bowl = Landscape(lambda x: ((x - 3)**2 / torch.tensor([8.0, 2.0])).sum(1), "tune")
-    >>> near = surroundings(bowl, torch.zeros(2), 1.0)
+    >>> bowl = EnergyAt(lambda x: ((x - 3)**2 / torch.tensor([8.0, 2.0])).sum(1), "tune")
+    >>> near = laplace_approximation(bowl, torch.zeros(2), 1.0)
     >>> near.mode.round(decimals=1), near.sds().round(decimals=1)
     (tensor([3., 3.]), tensor([2., 1.]))
     """
-    mode = landscape.mode(start)
+    mode = energy.mode(start)
     sites = mode.numel()
     if sites <= AT_ONCE:
         axes = torch.eye(sites, dtype=mode.dtype, device=mode.device).reshape(sites, *mode.shape)
-        distances = landscape.rises(mode, axes, temperature / 2)
+        distances = energy.rises(mode, axes, temperature / 2)
     else:  # one distance for all
         generator = torch.Generator().manual_seed(0)
         signs = torch.randint(0, 2, mode.shape, generator=generator).to(mode) * 2 - 1
-        distances = landscape.rises(mode, signs[None], temperature * sites / 2).expand(sites)
+        distances = energy.rises(mode, signs[None], temperature * sites / 2).expand(sites)
     way = mode - start
     if float(way.norm()) > 0:
-        landscape.rises(mode, (way / way.norm())[None], temperature / 2)
-    value = float(landscape.at(mode[None])[0])
+        energy.rises(mode, (way / way.norm())[None], temperature / 2)
+    value = float(energy.at(mode[None])[0])
     if sites > SMALL:
-        return Surroundings(mode, value, distances)
-    levels, axes = torch.linalg.eigh(landscape.curvature(mode, distances) / temperature)
+        return Laplace(mode, value, distances)
+    levels, axes = torch.linalg.eigh(energy.curvature(mode, distances) / temperature)
     principal = (distances[:, None] * axes).T.reshape(sites, *mode.shape)
-    widths = landscape.rises(mode, principal, temperature / 2)
+    widths = energy.rises(mode, principal, temperature / 2)
     curved = levels > FLATTEST
     widths = torch.where(curved, levels.clamp(min=FLATTEST).rsqrt().minimum(2 * widths), widths)
-    return Surroundings(mode, value, distances[:, None] * axes * widths)
+    return Laplace(mode, value, distances[:, None] * axes * widths)

@@ -1,0 +1,201 @@
+"""Checks of an energy: at the start, finite, periodic in angles, bounded below; at the end, the rise of U/T.
+
+A law of d coordinates whose typical U/T is s above that of a point fills e^s times the volume about the point: each
+coordinate ranges over e^(s/d) times its width there. For s = 100 d that is 3e43, beyond the range of float32. Chains
+whose U/T has risen further cannot have the law exp(-U/T). The point of comparison is the start of a chain: U falls
+while a chain descends to its law.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sympy import pi
+
+from integrators.step import Step
+from integrators.streams import RAY
+from recipe import Recipe
+from recipe.errors import RecipeError, warn
+
+from ..results.draws import Draws, named
+from ..target.layout import by_block, position_of
+from ..target.potential import SLOPE, VALUE, Jet, Orders
+from .chains import Chains
+from .inputs import Inputs, Rows
+from .plan import Plan
+from .recording import InMemory
+
+FAR = (100.0, -100.0, 1000.0, -1000.0)  # distances along a ray at which the slope is taken
+ROUNDED = 0.05  # times T: a larger rounding error of U changes the law
+SAME = 1e-3  # relative change of a gradient, above its rounding error in float32
+FARTHEST = 100.0  # rise of U/T per coordinate
+BATCHES = 8  # minibatches on which the rise of U is measured
+ERRORS = 6.0  # standard errors by which a rise on minibatches is lowered
+AWAY = 1000.0  # times 1 + the largest site of the start: a site beyond is far
+SHORTEST = 50  # steps of the shortest run whose rise is checked
+ENTRIES = 2**27  # entries of a block's draws that are searched for the largest, at most
+
+Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
+
+
+def check_at_start(step: Step, inputs: Inputs, start: Blocks, temperature: float, where: str) -> None:
+    """Refuse a start where the gradient or U is not finite; warn of an energy with the sign of a log-density.
+
+    The energy is evaluated on the first batch of every chain; `temperature`: that of step 0.
+    """
+    trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
+    for name, x in trial.gradient(trial.start).items():
+        bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
+        if len(bad):
+            raised = "".join(f" ({fault})" for fault in inputs.target.faults)
+            what = f"the gradient by {name} is not finite at the start of chain {int(bad[0])}{raised}"
+            raise RecipeError(where, what, do="Start elsewhere, or mend the energy there.")
+    if step.program.needs_value:
+        trial.check_value(temperature)
+    trial.check_periods()
+    if trial.falls():
+        warn(
+            f"{where}: the energy falls without bound away from the start. U is -log density: was a "
+            "log-density handed in with the wrong sign?"
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The energy on the first batch of every chain, at `start` and elsewhere."""
+
+    step: Step
+    inputs: Inputs
+    start: Blocks
+    where: str
+
+    def gradient(self, at: Blocks) -> Blocks:
+        """The gradient by block, `(chains, *shape)`; empty where there is none."""
+        slope = self._jet(at, SLOPE).slope
+        return {} if slope is None else by_block(self.step.recipe, slope)
+
+    def _jet(self, at: Blocks, orders: Orders) -> Jet:
+        rows = self.inputs.rows(0, len(next(iter(at.values()))))
+        with torch.no_grad():
+            return self.inputs.target.at(position_of(self.step.recipe, at), rows, orders)
+
+    def check_value(self, temperature: float) -> None:
+        """Refuse a start where U is not finite, since no proposal would be accepted; warn of a rounded U."""
+        U = self._jet(self.start, VALUE).value
+        if U is None:
+            return
+        bad = (~U.isfinite()).nonzero()
+        if len(bad):
+            what = f"U is not finite at the start of chain {int(bad[0])}"
+            raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
+        largest = float(U.abs().max())
+        rounding = largest * torch.finfo(U.dtype).eps
+        if rounding > ROUNDED * temperature:
+            warn(
+                f"{self.where}: U is {largest:.3g} at the start, and rounded to {rounding:.1g} in "
+                f"{str(U.dtype).removeprefix('torch.')}: steps are accepted by differences of U, which are not exact "
+                "then. Take a constant from the energy, or start in float64."
+            )
+
+    def check_periods(self) -> None:
+        """Refuse an energy whose gradient changes when an angle goes round once."""
+        for b in self.step.recipe.targets:
+            if not b.domain.wraps:
+                continue
+            there = self.gradient(self.start | {b.name: self.start[b.name] + float(b.domain.width)})
+            for name, g in self.gradient(self.start).items():
+                change = (there[name] - g).abs().max()
+                if change > SAME * (1 + g.abs().max()):
+                    raise RecipeError(
+                        self.where,
+                        f"the energy is not periodic in {b}: its gradient by {name} changes by {float(change):.3g} "
+                        f"when {b} goes round once, by {b.domain.width}",
+                        do=f"Use functions of that period, such as torch.cos({2 * pi / b.domain.width * b}).",
+                    )
+
+    def falls(self) -> bool:
+        """Whether the energy falls far from the start of every chain, along a random ray and the opposite ray.
+
+        Errors of the energy give False: chains need not get that far.
+        """
+        rays = {b: self.inputs.key(i).normals(RAY, x) for i, (b, x) in enumerate(self.start.items())}
+        slopes = []
+        try:
+            if all(b.domain.is_compact for b in self.step.recipe.targets):  # no ray goes far
+                return False
+            with np.errstate(all="ignore"):  # numpy would warn of points far from all chains
+                for r in FAR:
+                    gradient = self.gradient({b: x + r * rays[b] for b, x in self.start.items()})
+                    if not gradient:
+                        return False
+                    of_blocks = [(r * rays[b] * g).reshape(len(g), -1).sum(1) for b, g in gradient.items()]
+                    slopes.append(torch.stack(of_blocks).sum(0))
+        except Exception:  # raised by the caller's function
+            return False
+        finally:
+            self.inputs.target.faults.clear()
+        return bool((torch.stack(slopes) < -0.5).all())
+
+
+def flag_risen(
+    draws: Draws, recipe: Recipe, inputs: Inputs, start: Blocks, chains: Chains, record: InMemory, plan: Plan
+) -> None:
+    """Add chains of too large a rise of U/T to `info["diverged"]` of the draws, at the last step, with a warning.
+
+    Runs of at least `SHORTEST` steps at T > 0 are checked, with a symbolic U only where a site is far.
+    """
+    hottest = max(plan.temperature(0), plan.temperature(plan.length - 1))
+    if inputs.target.whole is None or plan.length < SHORTEST or hottest == 0:
+        return
+    start = {b.name: start[b.name] for b in recipe.targets}
+    state = {name: chains.state[name] for name in start}
+    if inputs.target.is_symbolic and not any(
+        bool(state[name].abs().max() > AWAY * (1 + x.abs().max())) for name, x in start.items()
+    ):
+        return
+    rise = _rise(recipe, inputs, start, [state, _extremes(record, start)]) / hottest
+    sites = sum(x[0].numel() for x in start.values())
+    flagged = (chains.alive & (rise > FARTHEST * sites)).nonzero().flatten().tolist()
+    if flagged:
+        draws.info["diverged"] = draws.info["diverged"] | {str(chain): chains.moved for chain in flagged}
+        warn(
+            f"{chains.where}: {len(flagged)} of {len(chains)} chains have left every scale of the law, and count as "
+            f"diverged: {named(dict.fromkeys(flagged, chains.moved), 'by step')}. U/T has risen by "
+            f"{float(rise[flagged].max()):.2g}, where no law of {sites} coordinates spreads over more than "
+            f"{FARTHEST * sites:.3g}. Take a smaller step size, or other starts of what is adapted."
+        )
+
+
+def _rise(recipe: Recipe, inputs: Inputs, start: Blocks, states: list[Blocks]) -> torch.Tensor:
+    """The largest rise of U above the start of each chain, over `states`, `(chains,)`.
+
+    On minibatches, equal for all chains, `ERRORS` standard errors are subtracted; a rise that is nan counts as 0.
+    """
+    number = len(next(iter(start.values())))
+
+    def value(at: Blocks, rows: Rows) -> torch.Tensor:
+        return inputs.target.at(position_of(recipe, at), rows, VALUE).value.double()
+
+    batches: list[Rows] = [None]
+    if inputs.target.is_minibatched:
+        batches = [r.expand(number, -1) for k in range(BATCHES) if (r := inputs.rows(k, 1)) is not None]
+    each = []
+    with torch.no_grad():
+        for rows in batches:
+            low = value(start, rows)
+            each.append(torch.stack([value(at, rows) - low for at in states]))
+    rises = torch.stack(each)  # (batches, states, chains)
+    error = rises.std(0) / len(rises) ** 0.5 if len(rises) > 1 else torch.zeros_like(rises[0])
+    return (rises.mean(0) - ERRORS * error.nan_to_num(0.0)).nan_to_num(0.0, posinf=torch.inf).max(0).values
+
+
+def _extremes(record: InMemory, start: Blocks) -> Blocks:
+    """The kept state with the largest site of each chain, `(chains, *shape)` by block; the start if none."""
+    kept = len(record.step_sizes)
+    values = {name: record.values[name][:, :kept] for name in start}
+    if not kept or any(x.numel() > ENTRIES for x in values.values()):
+        return start
+    sizes = torch.stack([x.flatten(2).abs().amax(2) if x.dim() > 2 else x.abs() for x in values.values()])
+    largest = sizes.amax(0).argmax(1)
+    at = torch.arange(len(largest), device=largest.device)
+    return {name: x[at, largest].to(start[name].device) for name, x in values.items()}
