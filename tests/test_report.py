@@ -182,7 +182,7 @@ def test_it_is_one_line_after_the_bar(capsys):
 def test_it_never_says_that_chains_have_converged_and_what_it_did_not_ask():
     report = good("sghmc", "gaussian", 1).report()
     assert report and "converge" not in str(report)
-    assert "Nothing asked speaks against it: 6 numbers in their bands; 3 not asked." == report.verdict
+    assert "No fault found: 6 numbers in their bands; 3 not asked." == report.verdict
     assert str(report).count("not asked:") == 3
     wide = Draws({"w": torch.randn(2, 40, 5000)}, info={})
     assert "mixing of 2500 of 5000 coordinates of w" in wide.report().unasked

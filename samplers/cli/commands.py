@@ -228,7 +228,6 @@ def _point(recipe: Recipe, text: str) -> Any:
 
 
 def _parameters(recipe: Recipe, settings: Sequence[str]) -> dict[str, float]:
-    """Values by name from texts NAME=VALUE."""
     names = [s.name for s in recipe.parameters]
     values = {}
     for setting in settings:

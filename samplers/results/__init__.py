@@ -1,1 +1,1 @@
-"""What comes of a run: draws, diagnostics, pictures, predictions and their scores."""
+"""Results of a run: draws, their errors and report, pictures, predictions."""

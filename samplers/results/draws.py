@@ -173,7 +173,6 @@ class Draws(Mapping):
             return arviz.from_dict(groups, attrs={"posterior": attributes}, check_conventions=False)
 
     def _log_likelihoods(self, values: Any) -> dict[str, np.ndarray] | None:
-        """The log likelihoods by name, as arrays."""
         if values is None:
             return None
         groups = {}

@@ -16,9 +16,9 @@ Scalars = dict[str, float]
 
 @dataclass(frozen=True)
 class Finding:
-    """A question with its number, the standard error of that, the band from `low` to `high` it should be in, a cure.
+    """A question with its number, the standard error, the expected band from `low` to `high`, and a cure.
 
-    `of`: the block, coordinate or tensor that was asked about; `error` is None where the number is exact.
+    `of`: the block, coordinate or tensor in question; `error` is None where the number is exact.
 
     >>> finding = Finding("R-hat", "theta[1]", 1.4, None, 0.0, 1.01, "Take more steps.")
     >>> finding.ok, finding.key
@@ -82,10 +82,10 @@ def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Fin
 
 @dataclass(frozen=True)
 class Report(Findings):
-    """Findings in the order in which they are to be changed, and sentences of what was not asked; `print` it.
+    """Findings in the order of repair, and the questions that were not asked, with reasons; `print` it.
 
-    It is true where it has findings, all in their bands, which does not say that the draws are right: what is wrong
-    in a way that none of the questions sees is not in it. `ok` is None where nothing was asked.
+    A report is true where it has findings, all in their bands. Faults that none of the questions sees are not in it.
+    `ok` is None where nothing was asked.
 
     >>> report = Report((Finding("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
     >>> bool(report), report.scalars()
@@ -126,7 +126,7 @@ class Report(Findings):
 
     @property
     def verdict(self) -> str:
-        """One line: what to change first, or that nothing asked speaks against the run."""
+        """One line: what to change first, or that no fault was found."""
         wrong = self.wrong
         if wrong:
             others = f" {len(wrong) - 1} more out of their bands." if len(wrong) > 1 else ""
@@ -134,7 +134,7 @@ class Report(Findings):
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
-        return f"Nothing asked speaks against it: {len(self.findings)} numbers in their bands{left_out}."
+        return f"No fault found: {len(self.findings)} numbers in their bands{left_out}."
 
     title = verdict
 

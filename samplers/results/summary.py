@@ -49,7 +49,6 @@ class Summary(pandas.DataFrame):
 
 
 def _columns(draws: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The columns of one block."""
     x = draws.detach().to("cpu", torch.float64)
     errors = statistics.errors_of_moments(x, statistics.sample_sizes_of_moments(x))
     tail = 100 * (1 - MASS) / 2

@@ -158,7 +158,6 @@ class SWAG:
 
 
 def _in_words(tensors: Mapping[str | None, torch.Tensor]) -> dict[str | None, str]:
-    """Shape, dtype and device of each tensor."""
     return {
         name: f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')} on {x.device}" for name, x in tensors.items()
     }
