@@ -64,6 +64,12 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     return once_each("stationary start", flows), flows
 
 
+def start_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
+    """A word that sets the adapted quantities to their initial values and draws auxiliary blocks, and its flows."""
+    flows = adaptation_word(recipe)[1] | stationary_word(recipe)[1]
+    return once_each("start", flows), flows
+
+
 def masses(recipe: Recipe, parameters: Mapping[str, Any], frozen: Collection[str] = ()) -> dict[str, Any]:
     """Masses, as numbers or tensors by name, of the momenta with law N(0, mass T) independent of all other blocks.
 

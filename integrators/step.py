@@ -13,7 +13,7 @@ from recipe.symbols import Block, num_data, step_number
 from recipe.symbols import temperature as T
 
 from . import requirements
-from .auxiliary import adaptation_word
+from .auxiliary import start_word
 from .backends import torch as torch_backend
 from .backends.loading import load
 from .backends.torch_expressions import FUNCTIONS, python_names
@@ -142,7 +142,7 @@ class Step:
             rotated = optimizer_form(self.recipe, self.scheme, self.flows, adapt, self.program.scope)
         except RecipeError:
             rotated = None
-        word, flows = adaptation_word(self.recipe)
+        word, flows = start_word(self.recipe)
         start = lower(self.recipe, word, flows, given_gradient=True, scope=self.program.scope)
         return torch_backend.standalone_source(self.program, rotated, start, list(self.flows.values()))
 

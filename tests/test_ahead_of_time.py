@@ -68,11 +68,7 @@ EDGES = [  # what specialises a kernel: ones, numbers beyond 2^31, noise that is
 ]
 # At most, on a banana: instructions of a step of a warp of chains, registers of a thread. Philox is some 70 of them,
 # which are run in every second step.
-OF_MANY_STEPS = {
-    "sgld": (185, 56),
-    "underdamped-langevin": (225, 64),
-    "sgnht": (295, 64),
-}
+OF_MANY_STEPS = {"sgld": (185, 56), "underdamped-langevin": (225, 64), "sgnht": (295, 64)}
 CHAINS = [
     {"sampler": "sgld", "energy": "banana", "chains": 4096},
     {"sampler": "sgnht", "energy": "banana", "chains": 2**18, "target": "gfx942"},

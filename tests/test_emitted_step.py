@@ -50,6 +50,7 @@ from zoo import CURVED, GENERALISED_LANGEVIN, JOINT, MAGNETIC, QUARTIC_KINETIC
 from integrators import compile
 from integrators.backends.loading import load
 from integrators.optimizer_form import optimizer_form
+from integrators.start import stationary_start
 from recipe import (
     Energy,
     Recipe,
@@ -717,6 +718,17 @@ def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
             state, step_size, gradient=field, noise={"p": torch.zeros(1, 3)}, gamma=gamma, m=m, temperature=0.0
         )
         assert (weights.detach() - state["theta"][0]).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["sgnht", "msgnht"])
+def test_the_standalone_optimizer_starts_auxiliary_blocks_from_the_law_of_the_library(name):
+    recipe = STOCK[name].recipe
+    state, _, parameters = inputs(compile(recipe), 1, (3,))
+    start, state = stationary_start(recipe), tensors(state)
+    drawn = {d.name: torch.full_like(state[d.block.name], 0.4) for d in start.program.draws}
+    given = tensors(parameters) | {"temperature": 1.7}
+    begun = standalone(compile(recipe))["begin"](state, h, gradient=None, noise=drawn, **start.spelled(given))
+    assert worst(begun, start(state, h, noise=drawn, **given)) == 0 and not torch.equal(begun["p"], state["p"])
 
 
 def test_the_optimizer_repeats_its_seed_and_no_other():

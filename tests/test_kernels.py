@@ -33,10 +33,15 @@ def gradient(theta):
     return theta**3 / 4 + theta / 2 - 0.3
 
 
+def both(recipe, word=None, kernels="cpp"):
+    """The step in torch and as a kernel."""
+    return [integrators.compile(recipe, word, backend=backend) for backend in ("torch", kernels)]
+
+
 @cache
 def pair(name, kernels="cpp"):
-    """The step in torch and as a kernel."""
-    return [integrators.compile(CASES[name].recipe, backend=backend) for backend in ("torch", kernels)]
+    """Those of a stock sampler."""
+    return both(CASES[name].recipe, None, kernels)
 
 
 def against_torch(name, kernels, chains, shape, key):
@@ -47,6 +52,13 @@ def against_torch(name, kernels, chains, shape, key):
         worst(called(kernel, state, noise, parameters), called(plain, state, noise, parameters))
         for noise in (drawn, key)
     ]
+
+
+def differences(steps, state, h=0.1, **how):
+    """The largest differences of two steps by block."""
+    how = {"gradient": gradient, "noise": Key(3, 4)} | how
+    one, other = (stepped(step, state, h, **how) for step in steps)
+    return {b: float((one[b] - other[b]).abs().max()) for b in state}
 
 
 @pytest.mark.parametrize(
@@ -79,17 +91,13 @@ def test_the_layers_pass_on_kernels(name):
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (255,), (257,), (1000, 3)])
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_any_shape_and_number_type(shape, dtype, bound):
-    plain, kernel = pair("sgnht")
     state = {
         "theta": torch.linspace(-1, 1, 2 * np.prod(shape), dtype=dtype).reshape(2, *shape),
         "p": torch.ones(2, *shape, dtype=dtype),
         "xi": torch.tensor([0.4, 0.7], dtype=dtype),
     }
-    results = [
-        step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)
-    ]
-    for b in state:
-        assert (results[0][b] - results[1][b]).abs().max() <= bound * max(1, np.prod(shape) ** 0.5 if b == "xi" else 1)
+    for b, error in differences(pair("sgnht"), state, temperature=1.3, A=0.7, mu=1.6).items():
+        assert error <= bound * max(1, np.prod(shape) ** 0.5 if b == "xi" else 1)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +169,9 @@ def test_tensors_share_blocks_of_noise_in_float32(name):
     for sizes in ([1, 2, 3, 60, 61, 1, 64, 128, 5, 0, 300, 375], [64, 936], [63, 2, 935]):
         parts = moved(*sweep_of(recipe, sizes, dtype=torch.float32))
         assert all((whole[b] - parts[b]).abs().max() <= 1e-6 for b in whole)
-    step, kernel = pair(name)
     state = {b.name: torch.full((5, 70), 0.3) for b in recipe.entries}
     values = {q.name: 1.3 if q.default is None else q.default for q in recipe.parameters}
-    results = [s(state, 0.1, gradient=gradient, noise=Key(3, 4), **values) for s in (step, kernel)]
-    assert all((results[0][b] - results[1][b]).abs().max() <= 2e-5 for b in state)
+    assert max(differences(pair(name), state, **values).values()) <= 2e-5
 
 
 def test_a_run_in_torch_and_one_in_kernels_are_the_same_with_minibatches():
@@ -214,11 +220,7 @@ def test_awkward_names_do_not_become_code():
             Q={(q, p): -1, (p, r): p / n},
         )
         state = {b.name: torch.full((2, 3) if b.is_vector else (2,), 0.5, dtype=torch.float64) for b in recipe.state}
-        results = [
-            integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(0, 0))
-            for backend in ("torch", "cpp")
-        ]
-        assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
+        assert max(differences(both(recipe, "Euler"), state).values()) < 1e-12
 
 
 @pytest.mark.parametrize("backend", ["cpp", "triton"])
@@ -227,11 +229,8 @@ def test_numbers_of_explicit_coordinates_keep_their_own_noise(backend):
     recipe = Recipe(name="pair", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 2})
     state = {"x": torch.zeros(3, dtype=torch.float64), "y": torch.zeros(3, dtype=torch.float64)}
     noise = {"x": torch.full((3,), 1.0, dtype=torch.float64), "y": torch.full((3,), -5.0, dtype=torch.float64)}
-    results = [
-        stepped(integrators.compile(recipe, "Euler", backend=b), state, 0.1, gradient=lambda at: at, noise=noise)
-        for b in ("torch", backend)
-    ]
-    assert all((results[0][b] - results[1][b]).abs().max() < 1e-12 for b in state)
+    steps = both(recipe, "Euler", backend)
+    assert max(differences(steps, state, gradient=lambda at: at, noise=noise).values()) < 1e-12
 
 
 def test_a_gradient_may_be_any_tensor_and_may_call_the_step_itself():

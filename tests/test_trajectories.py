@@ -164,14 +164,14 @@ def test_awkward_functions_and_names():
 RUN = dict(init=torch.zeros(2, dtype=torch.float64), chains=30, step_size=0.02, seed=3, progress=False)
 
 
+def runs_of(recipe, **how):
+    """The run in torch and the run by a kernel."""
+    return [samplers.sample(recipe, TARGETS["banana"], backend=backend, **RUN | how) for backend in ("torch", "cpp")]
+
+
 @pytest.mark.parametrize("warmup, steps, thin", [(13, 203, 5), (0, 64, 1), (7, 300, 3), (100, 40, 40)])
 def test_a_run_keeps_the_draws_that_the_torch_run_keeps(warmup, steps, thin):
-    torch_run, kernels = (
-        samplers.sample(
-            samplers.SGNHT, TARGETS["banana"], warmup=warmup, steps=steps, thin=thin, keep="xi", backend=backend, **RUN
-        )
-        for backend in ("torch", "cpp")
-    )
+    torch_run, kernels = runs_of(samplers.SGNHT, warmup=warmup, steps=steps, thin=thin, keep="xi")
     assert kernels.info["backend"] == "cpp" and torch_run.info["backend"] == "torch"
     for name in ("theta", "xi"):
         assert torch_run[name].shape == kernels[name].shape and (torch_run[name] - kernels[name]).abs().max() < 1e-10
@@ -183,20 +183,9 @@ def test_schedules_phases_and_temperatures():
         samplers.Phase(70, freeze=("xi",), temperature=0.0),
         samplers.Phase(40),
     ]
-    runs = [
-        samplers.sample(
-            samplers.SGNHT,
-            TARGETS["banana"],
-            phases=phases,
-            thin=4,
-            backend=backend,
-            **RUN | {"step_size": lambda k: 0.02 / (1 + k) ** 0.3},
-        )
-        for backend in ("torch", "cpp")
-    ]
-    assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10 and torch.equal(
-        runs[0].step_sizes, runs[1].step_sizes
-    )
+    runs = runs_of(samplers.SGNHT, phases=phases, thin=4, step_size=lambda k: 0.02 / (1 + k) ** 0.3)
+    assert (runs[0]["theta"] - runs[1]["theta"]).abs().max() < 1e-10
+    assert torch.equal(runs[0].step_sizes, runs[1].step_sizes)
 
 
 VARYING = ("sghmc", "underdamped-langevin", "sgld-preconditioned", "sghmc-adaptive", "hmc-randomised", "sgld-sa")
@@ -249,37 +238,21 @@ def test_matrix_flows_have_their_constants_step_by_step():
 
 
 def test_lost_chains_are_the_same_and_are_told_alike():
-    runs_by_backend = {}
-    for backend in ("torch", "cpp"):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            settings = RUN | dict(step_size=0.05, chains=64, seed=5)
-            run = samplers.sample(samplers.SGLD, TARGETS["banana"], steps=100, backend=backend, **settings)
-        runs_by_backend[backend] = run.diverged, run["theta"]
-        assert len(seen) == 1 and "theta is not finite. Take a smaller step size" in str(seen[0].message)
-    assert runs_by_backend["torch"][0] == runs_by_backend["cpp"][0] != {}
-    assert (
-        (runs_by_backend["torch"][1] - runs_by_backend["cpp"][1]) / runs_by_backend["torch"][1].abs().clamp(min=1)
-    ).abs().max() < 1e-6
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        runs = runs_of(samplers.SGLD, steps=100, step_size=0.05, chains=64, seed=5)
+    assert len(seen) == 2 and all("theta is not finite. Take a smaller step size" in str(w.message) for w in seen)
+    assert runs[0].diverged == runs[1].diverged != {}
+    one, other = (run["theta"] for run in runs)
+    assert ((one - other) / one.abs().clamp(min=1)).abs().max() < 1e-6
     with pytest.raises(RecipeError, match="every chain has diverged"):
         samplers.sample(samplers.SGLD, TARGETS["banana"], steps=3000, backend="cpp", **RUN | dict(step_size=0.5))
 
 
 def test_a_chain_that_is_lost_stays_where_it_is_in_the_phases_to_come():
-    runs = []
-    for backend in ("torch", "cpp"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            runs.append(
-                samplers.sample(
-                    samplers.SGLD,
-                    TARGETS["banana"],
-                    warmup=80,
-                    steps=20,
-                    backend=backend,
-                    **RUN | dict(step_size=0.05, chains=64),
-                )
-            )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = runs_of(samplers.SGLD, warmup=80, steps=20, step_size=0.05, chains=64)
     lost = [int(chain) for chain, step in runs[1].diverged.items() if step < 80]
     assert lost and runs[0].diverged == runs[1].diverged
     assert all((run["theta"][lost] == run["theta"][lost, :1]).all() for run in runs)
@@ -334,17 +307,9 @@ def test_a_long_run_is_compiled_without_being_asked_and_a_short_one_is_not():
 
 
 def test_what_a_kernel_cannot_do_is_refused_where_it_is_asked_for():
+    how = dict(init=torch.ones(2), counts=1.0, a=0.5, steps=5, step_size=0.1, progress=False)
     with pytest.raises(Unsupported, match="depends on the state"):
-        samplers.sample(
-            samplers.catalogue["sgrld-cir"],
-            init=torch.ones(2),
-            counts=1.0,
-            a=0.5,
-            backend="cpp",
-            steps=5,
-            step_size=0.1,
-            progress=False,
-        )
+        samplers.sample(samplers.catalogue["sgrld-cir"], backend="cpp", **how)
     with pytest.raises(RecipeError, match="float32 and float64"):
         step = integrators.compile(samplers.SGLD, energy=TARGETS["banana"])
         Trajectory(step.program, {"theta": torch.zeros(3, 2, dtype=torch.float16)}, 0)

@@ -11,7 +11,7 @@ import triton.language as tl
 from covering import EVERY_MECHANISM, covering
 from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
-from test_kernels import KERNELS, against_torch, gradient, moved, pair, sweep_of
+from test_kernels import KERNELS, against_torch, both, differences, gradient, moved, pair, sweep_of
 
 import integrators
 from integrators import noise
@@ -22,7 +22,6 @@ from integrators.noise import Key, philox
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
 from samplers import MALA, SGNHT
 from samplers.testing import check
-from samplers.testing.arguments import stepped
 from samplers.testing.cases import CASES
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")
@@ -35,16 +34,12 @@ def test_a_kernel_is_the_step_of_the_torch_text(name):
 
 @pytest.mark.parametrize("shape", [(1,), (4 * GROUPS_OF_BLOCK + 3,), (3, 5, 70)])
 def test_any_shape_in_float32(shape):
-    plain, kernel = pair("sgnht", "triton")
-
     def on(*size):
         return torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=TRITON).reshape(2, *size)
 
     state = {"theta": on(*shape), "p": on(*shape) + 0.3, "xi": torch.tensor([0.4, 0.7], device=TRITON)}
-    results = [
-        step(state, 0.1, gradient=gradient, noise=Key(3, 4), temperature=1.3, A=0.7, mu=1.6) for step in (plain, kernel)
-    ]
-    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-5 for b in state)
+    errors = differences(pair("sgnht", "triton"), state, temperature=1.3, A=0.7, mu=1.6)
+    assert max(errors.values()) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -74,11 +69,7 @@ def test_literals_are_of_the_type_of_the_state(D):
     )
     at = torch.linspace(-1.5, 2, 6, dtype=torch.float64, device=TRITON).reshape(2, 3)
     state = {"theta": at, "p": at.flip(0), "xi": at[:, 0].clone()}
-    results = [
-        integrators.compile(recipe, "Euler", backend=backend)(state, 0.1, gradient=gradient, noise=Key(1, 2))
-        for backend in ("torch", "triton")
-    ]
-    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
+    assert max(differences(both(recipe, "Euler", "triton"), state).values()) <= 1e-12
 
 
 @pytest.mark.parametrize("domain", ["periodic", (-1.1, 2.3)], ids=str)
@@ -88,11 +79,7 @@ def test_what_is_led_back_into_its_domain(domain):
     recipe = Recipe(name="ends", state=(x, p), target=x, H=H, D={p: 1}, Q={(x, p): -1})
     at = torch.linspace(-0.9, 1.9, 6, dtype=torch.float64, device=TRITON).reshape(2, 3)
     state = {"x": at, "p": 3 * at.flip(0)}
-    results = [
-        integrators.compile(recipe, backend=backend)(state, 1.9, gradient=torch.sin, noise=Key(1, 2))
-        for backend in ("torch", "triton")
-    ]
-    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
+    assert max(differences(both(recipe, None, "triton"), state, 1.9, gradient=torch.sin).values()) <= 1e-12
 
 
 @pytest.mark.parametrize("name", covering(["sgnht", "psgld"], ["sgnht"]))
@@ -170,13 +157,11 @@ SHORT = [1, 3, 4, 10, 64, 4 * GROUPS_OF_BLOCK - 4]
 @pytest.mark.parametrize("sites", covering(SHORT, [1, 3, 10, SHORT[-1]]))
 def test_short_chains_share_blocks_and_keep_their_numbers(sites):
     """More chains than a block has room for, the last block not full; masses and a thermostat for each."""
-    plain, kernel = pair("sgnht", "triton")
     chains = 2 * GROUPS_OF_BLOCK + 5 if sites < 4 else 7
     at = torch.linspace(-1, 1, chains * sites, dtype=torch.float64).reshape(chains, sites)
     state = {"theta": at, "p": at.flip(0) + 0.3, "xi": torch.linspace(-0.5, 1, chains, dtype=torch.float64)}
-    how = {"gradient": gradient, "noise": Key(3, 4, first_chain=9), "temperature": 1.3, "A": 0.7, "mu": 1.6}
-    results = [stepped(step, state, 0.1, **how) for step in (plain, kernel)]
-    assert all((results[0][b] - results[1][b]).abs().max() <= 1e-12 for b in state)
+    how = {"noise": Key(3, 4, first_chain=9), "temperature": 1.3, "A": 0.7, "mu": 1.6}
+    assert max(differences(pair("sgnht", "triton"), state, **how).values()) <= 1e-12
 
 
 @pytest.mark.parametrize("shift", [0, 1])

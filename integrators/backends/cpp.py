@@ -103,13 +103,11 @@ class _Writer(Writer):
         return lines + [self.let(stem(s), self.write(e)) for s, e in loop.once]
 
     def _values_of_constant(self, s):
-        """The line that declares the values of a constant per site."""
         j = self.plan.constants.index(s)
         given = f"a.per_site[{j} * a.parts + part]"
         return f"const PerSite {self.stem(s)}per({given} ? {given} + first : nullptr, R(a.constants[{j}]));"
 
     def _statements(self, loop):
-        """Lines of the statements at one site."""
         lines = []
         for statement, value in zip(loop.statements, loop.values):
             parts, rest = shared_parts(value, lambda e: e.xreplace(dict(loop.once)))
@@ -145,16 +143,13 @@ class _Writer(Writer):
         ]
 
     def _number(self, s, loop):
-        """The text of a number of a chain in memory."""
         return f"a.number_{loop.side(s)}[{self.plan.numbers.index(s)}][chain]"
 
     def _number_of_chain(self, d):
-        """The text of a random number of a chain, given or drawn."""
         given = f"a.drawn[{self.draws[d]} * a.parts]"
         return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
     def _noise(self, name, d):
-        """The line that declares the random numbers of a draw."""
         is_normal = "true" if d.kind == "normal" else "false"
         return f"Noise<R, {is_normal}> {name}noise({self.draws[d]}, a.seed);"
 
@@ -164,7 +159,6 @@ class _Writer(Writer):
         return f"{name}noise.run({given} ? {given} + at : nullptr, place, {CHAIN});"
 
     def _assigned(self, statement, value):
-        """The line of a statement."""
         name = self.stem(subject(statement))
         text = self.write(value)
         if isinstance(statement, Sum):

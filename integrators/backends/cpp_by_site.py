@@ -67,7 +67,6 @@ class _Writer(Writer):
         return begin, end
 
     def _count(self, s):
-        """The number of values per chain of a symbol."""
         return self.sites if is_by_site(s) else 1
 
     def text(self) -> str:
@@ -115,7 +114,6 @@ class _Writer(Writer):
         return [f"for (int64_t i = 0; i < {self._count(block)}; ++i) ok &= {condition};"] if condition else []
 
     def _noise(self, draw):
-        """Lines that draw the numbers of one step."""
         stem, number = self.stem(draw), self.draws[draw]
         if not draw.is_vector:
             return [self.let(stem, f"one_{draw.kind}<R>({number}, who, step, seed)")]
@@ -131,7 +129,6 @@ class _Writer(Writer):
         ]
 
     def _body(self):
-        """The statements of one step of one chain."""
         lines = []
         evaluations = 0
         for segment in self.plan.segments:

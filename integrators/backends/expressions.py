@@ -52,13 +52,14 @@ def quotient(top: str, bottom: Sequence[str]) -> str:
     return f"{top}/{bottom[0]}" if len(bottom) == 1 else f"{top}/({'*'.join(bottom)})"
 
 
-def condition_text(e: Expr, relation: Callable[[Expr], str], words: Mapping[type, str]) -> str:
-    """The text of a condition.
+Words = Mapping[type, str]  # what joins the parts of And and of Or, and a format of Not
 
-    `relation`: function from a comparison to its text; `words`: what joins the parts of And and of Or, a format of Not.
+
+def condition_text(e: Expr, relation: Callable[[Expr], str], words: Callable[[Expr], Words]) -> str:
+    """The text of a condition; `relation`: function from a comparison to its text; `words`: those of a condition.
 
     >>> from sympy.abc import x
-    >>> condition_text(And(x > 0, x < 2), str, {And: " & "})
+    >>> condition_text(And(x > 0, x < 2), str, lambda e: {And: " & "})
     '(x > 0) & (x < 2)'
     """
     if isinstance(e, Relational):
@@ -66,7 +67,8 @@ def condition_text(e: Expr, relation: Callable[[Expr], str], words: Mapping[type
     if not isinstance(e, (And, Or, Not)):
         raise Unsupported("backend", f"there is no text of the condition {e}", do="Use comparisons, And, Or and Not.")
     parts = [f"({condition_text(a, relation, words)})" for a in e.args]
-    return words[Not].format(*parts) if isinstance(e, Not) else words[e.func].join(parts)
+    word = words(e)[type(e)]
+    return word.format(*parts) if isinstance(e, Not) else word.join(parts)
 
 
 def derivatives_of(energy: Energy, order: int) -> Sequence[Expr]:

@@ -62,7 +62,6 @@ class Dialect:
 
 
 def _powers(n, x):
-    """x^n as a product."""
     x = x if x.isidentifier() else f"({x})"
     return f"({'*'.join([x] * n)})" if n > 0 else f"(1/({'*'.join([x] * -n)}))"
 
@@ -183,7 +182,8 @@ class _Text:
             (value, condition), *rest = e.args
             if condition == True or not rest:  # noqa: E712, a sympy truth
                 return self.of(value)
-            test = condition_text(condition, self.relation, {And: " & ", Or: " | ", Not: self.dialect.negation})
+            words = {And: " & ", Or: " | ", Not: self.dialect.negation}
+            test = condition_text(condition, self.relation, lambda e: words)
             return self.dialect.choice.format(test, self.of(value), self.of(e.func(*rest)))
         args = [self.of(a) for a in e.args]
         if function == "Heaviside":

@@ -14,8 +14,8 @@ from recipe.symbols import Potential, num_data, step_number
 
 from ..flow import Flow
 from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
-from .torch_energy import energy_sources, value_source
-from .torch_expressions import PRELUDE, Writer, WriterOverSteps, fills, marked_names, moves
+from .torch_energy import derivative_source, energy_sources
+from .torch_expressions import PRELUDE, Writer, WriterOverSteps, dict_text, fills, marked_names, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -32,13 +32,13 @@ def module_source(program: Program, *, title: str, sites: int | None = None) -> 
 def value_module(program: Program) -> str:
     """The module with a symbolic energy's U as the function `value` of the target."""
     writer = Writer(program)
-    return _module("U, the energy.", writer, [value_source(program, writer)])
+    return _module("U, the energy.", writer, [derivative_source(program, writer, 0)])
 
 
 def standalone_source(program: Program, rotated: Program | None, start: Program, flows: Sequence[Flow]) -> str:
     """The text of one file: the derivation as docstring, the step, and an Optimizer class if the word allows one.
 
-    `rotated`: the optimizer form, or None; `start`: the Program of the initial values of adapted quantities.
+    `rotated`: the optimizer form, or None; `start`: the Program of the initial values.
     """
     recipe = program.recipe
     writer = Writer(program)
@@ -47,7 +47,7 @@ def standalone_source(program: Program, rotated: Program | None, start: Program,
     if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain.is_real:
         writers = [Writer(rotated), Writer(start)]
         parts.append(step_source(rotated, writers[0], "advance"))
-        if recipe.adapted:
+        if start.statements:
             parts.append(step_source(start, writers[1], "begin"))
         parts.append(optimizer_source(rotated, start, writers[0]))
         writer.used |= writers[0].used | writers[1].used
@@ -69,7 +69,10 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
     body = [f'"""One step of {recipe.name} by the word {program.scheme}.', "", *_shapes(program), '"""']
     body.append(f"{blocks} = {values}")
     if any(e.has(symbols.total(1)) for s in (*program.constants, *program.statements) for e in s.values):
-        body.append(_number_of_sites(writer))
+        sites = f"{writer.like}[0].numel()" if writer.sites is None else writer.sites
+        if writer.by_tensor:
+            sites = f"torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
+        body.append(f"n = {sites}")
     body += _operators(recipe, writer)
     body += _constants(program, writer)
     for stage in program.stages:
@@ -90,16 +93,8 @@ def _operators(recipe, writer):
 
 
 def _result(program, writer):
-    """The text of the new state, with the carried derivatives."""
-    entries = [f'"{b.name}": {writer.names[b.name]}' for b in program.recipe.entries]
-    entries += [f'"{DERIVATIVES[k]}": {_carried_derivative(program, k, writer)}' for k in program.carries]
-    return "{" + ", ".join(entries) + "}"
-
-
-def _number_of_sites(writer):
-    if writer.by_tensor:
-        return f"n = torch.tensor(sizes, dtype={writer.like}.dtype, device={writer.like}.device)"
-    return f"n = {writer.like}[0].numel()" if writer.sites is None else f"n = {writer.sites}"
+    entries = {b.name: writer.names[b.name] for b in program.recipe.entries}
+    return dict_text(entries | {DERIVATIVES[k]: _carried_derivative(program, k, writer) for k in program.carries})
 
 
 def _signature(program, writer, name):
@@ -170,7 +165,6 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
 
 
 def _read(statements):
-    """The symbols that the statements read."""
     return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
@@ -183,7 +177,6 @@ KINDS_OF_NOISE = {
 
 
 def _shapes(program):
-    """Lines of the docstring with the shapes of a step's arguments."""
     lines = [f"{b}: {_shape(b, program.scope)}" for b in program.recipe.entries]
     if program.draws:
         lines.append(f"noise: {', '.join(_noise(program))}")
@@ -199,7 +192,6 @@ def _shapes(program):
 
 
 def _gradients(program, at):
-    """Docstring lines of the gradient of U, or of the gradient of each potential."""
     sources = _sources(program, 1)
     if "given" in sources:
         return [f"gradient: grad U at the state, {_form(program, at)}"]
@@ -209,24 +201,20 @@ def _gradients(program, at):
 
 
 def _values(program, at):
-    """Docstring lines of U, or of each potential."""
     if program.recipe.has_several_potentials:
         return [f"value{_call(program, U)} -> {U.symbol}, (chains,)" for U in program.recipe.potentials]
     return ["value: U at the state, (chains,)" if "given" in _sources(program, 0) else f"value({at}) -> U, (chains,)"]
 
 
 def _sources(program, order):
-    """The sources of the derivatives of an order."""
     return {s.source for s in program.statements if isinstance(s, Gradient) and s.order == order}
 
 
 def _form(program, at):
-    """The description of the target's form."""
     return f"of the shape of {at}" if len(program.recipe.targets) == 1 else "a dict of the same blocks"
 
 
 def _call(program, U):
-    """The description of a call of a potential's function."""
     return f"{key_of(program, U)}({_point(U.blocks)})"
 
 
@@ -250,7 +238,6 @@ def _noise(program):
 
 
 def _statement(statement: Statement, writer: Writer, program: Program) -> list[str]:
-    """The lines of a statement."""
     match statement:
         case Let(name, value) if name.is_operator:
             return [f"{writer.name(name)} = {writer.operator(value)}"]
@@ -270,53 +257,41 @@ def _statement(statement: Statement, writer: Writer, program: Program) -> list[s
         case Draw(name, parameter) if parameter is not None:
             return [f'{writer.text(name)} = noise["{name.name}"]({writer.text(parameter, _level(name))})']
         case Solve(names, entries):
-            return [_solution(names, entries, writer)]
+            size, *arguments = entries[0].system
+            texts = [str(size), *(writer.text(a, _level(names[0])) for a in arguments)]
+            return [f"{', '.join(map(writer.name, names))} = {writer.call(entries[0].text, *texts)}"]
         case Gradient():
             return _derivative(statement, writer, program)
     return []
 
 
 def _level(s):
-    """The level of a symbol's value in the text."""
     return "site" if s.is_vector else None
 
 
-def _solution(names, entries, writer):
-    """The line that computes the entries of matrices together."""
-    size, *arguments = entries[0].system
-    texts = [str(size), *(writer.text(a, _level(names[0])) for a in arguments)]
-    return f"{', '.join(map(writer.name, names))} = {writer.call(entries[0].text, *texts)}"
-
-
-def _derivative_of(targets, order):
-    """The notation of the derivative of U by the whole target, or of U itself."""
-    return Local({0: "U", 1: "g", 2: "c"}[order], order > 0 and targets[0].is_vector)
-
-
 def _carried_derivative(program, order, writer):
-    """The text of a carried derivative in the new state."""
     names = program.carried_of(order)
     if program.is_whole(names):
         return writer.name(names[0][1])
-    return "{" + ", ".join(f'"{program.places[g]}": {writer.name(g)}' for _, g in names) + "}"
+    return dict_text({program.places[g]: writer.name(g) for _, g in names})
 
 
 def _derivative(statement, writer, program):
-    """The lines of U, of a gradient, or of a Hessian diagonal."""
     function = carried = DERIVATIVES[statement.order]
     targets = statement.blocks or program.recipe.targets
     at = writer.names[targets[0].name]
     if len(targets) > 1:
-        at = "{" + ", ".join(f'"{b.name}": {writer.names[b.name]}' for b in targets) + "}"
+        at = dict_text({b.name: writer.names[b.name] for b in targets})
     if statement.potential is None:
-        name = writer.name(_derivative_of(targets, statement.order))
+        notation = {0: "U", 1: "g", 2: "c"}[statement.order]
+        name = writer.name(Local(notation, statement.order > 0 and targets[0].is_vector))
         state = f'state["{carried}"]'
     else:
         function += key_of(program, statement.potential)
         (_, g), *others = statement.names
         name = writer.name(Local(f"slopes_{statement.potential.key}") if others else g)
-        places = [f'"{b.name}": state["{carried}"]["{program.places[g]}"]' for b, g in statement.names]
-        state = "{" + ", ".join(places) + "}" if others else f'state["{carried}"]["{program.places[g]}"]'
+        places = {b.name: f'state["{carried}"]["{program.places[x]}"]' for b, x in statement.names}
+        state = dict_text(places) if others else next(iter(places.values()))
     value = {
         "evaluated": f"{function}({at})",
         "given": function,

@@ -3,11 +3,10 @@
 import ast
 import builtins
 import keyword
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal, sqrt
-from sympy.core.relational import Relational
 
 from recipe import symbols
 from recipe.bound import Bound
@@ -17,7 +16,7 @@ from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, B
 
 from ..program import Draw, Local, Program
 from ..variates import Variate
-from .expressions import is_divisor, is_fraction, quotient, signed_sum
+from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {
@@ -36,6 +35,8 @@ _OF_THE_TEXT = """math torch step advance begin settings
 TAKEN = {*_OF_THE_TEXT, *RESERVED, *PRELUDE, *keyword.kwlist, *dir(builtins)}
 
 
+WORDS_OF_PYTHON = {And: " and ", Or: " or ", Not: "not {}"}
+WORDS_OF_TORCH = {And: " & ", Or: " | ", Not: "~{}"}
 FUNCTIONS = "_functions"  # the text's dict of functions bound to networks; no other name begins with _
 
 
@@ -63,6 +64,11 @@ def marked_names(program: Program) -> dict[str, str]:
     """Names of blocks and parameters with _ at the end, as in kernels, so that none is a name of the text."""
     own = {s.name for s in OF_THE_STEP}
     return {name: name_in_text if name in own else f"{name}_" for name, name_in_text in python_names(program).items()}
+
+
+def dict_text(items: Mapping[str, str]) -> str:
+    """The text of a dict, from names to the texts of their values."""
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in items.items()) + "}"
 
 
 def moves(e: Expr) -> bool:
@@ -297,7 +303,9 @@ class Writer:
         if condition == True or not rest:  # noqa: E712, a sympy truth
             return self.text(value, level)
         this, other = self.text(value, level), self._choice(rest, own)
-        test = self._condition(condition, level)
+        test = condition_text(
+            condition, lambda e: f"{self.text(e.lhs, level)} {e.rel_op} {self.text(e.rhs, level)}", self._words
+        )
         if self.level(condition) == "number":
             return f"({this} if {test} else {other})"
         if (value, [v for v, _ in rest]) == (1, [0]) and self.like:
@@ -307,21 +315,10 @@ class Writer:
             this = f"torch.full_like({self.text(tensor, level)}, {this})"
         return f"torch.where({test}, {this}, {other})"
 
-    def _condition(self, e, level):
-        if isinstance(e, Relational):
-            return f"{self.text(e.lhs, level)} {e.rel_op} {self.text(e.rhs, level)}"
-        words = ("and", "or", "not ") if self.level(e) == "number" else ("&", "|", "~")
-        join = {And: f" {words[0]} ", Or: f" {words[1]} "}.get(type(e))
-        parts = [f"({self._condition(a, level)})" for a in e.args]
-        if join:
-            return join.join(parts)
-        if isinstance(e, Not):
-            return words[2] + parts[0]
-        raise RecipeError(
-            f"{self.program.recipe.name}, torch",
-            f"there is no torch lowering for the condition {e}",
-            do="Use comparisons, And, Or and Not.",
-        )
+    def _words(self, condition):
+        """The words between conditions: of Python for numbers, of torch for tensors."""
+        is_number = self.level(condition) == "number"
+        return WORDS_OF_PYTHON if is_number else WORDS_OF_TORCH
 
 
 class WriterOverSteps(Writer):

@@ -82,11 +82,9 @@ class _Writer(Writer):
         return lines + (["n = zero + sites"] if loop.counts_sites else [])
 
     def _loaded(self, numbers, loop):
-        """Lines that load numbers of a chain."""
         return [f"{self.stem(s)} = tl.load({self._number(s, loop.side(s))})" for s in numbers]
 
     def _begin(self, table, row, start="start"):
-        """The text of the address of a block's values."""
         return f"begin_of({table}, {row}, parts, part, {start}, R, ALIGNED)"
 
     def _array(self, s, side):
@@ -96,7 +94,6 @@ class _Writer(Writer):
         return f"tl.load(number_{side} + {self.plan.numbers.index(s)}).to(tl.pointer_type(R)) + chain"
 
     def _draw(self, d):
-        """Lines that load or draw a random number, by site or by chain."""
         if not d.is_vector:
             return self._draw_of_chain(d)
         k = self.draws[d]

@@ -90,7 +90,6 @@ class _Writer(Unrolled):
         return f"tl.store(state + {row} * chains + chain, {self.at(*self.rows[row])}, mask=mask)"
 
     def _noise(self, draw):
-        """Lines that draw the numbers of one step."""
         groups = self.groups(draw)
         if self.shared(draw) > 1:
             return self._shared_noise(draw, groups[0])
@@ -114,7 +113,6 @@ class _Writer(Unrolled):
         return f"{self._kept_words(draw)} = shared_words(seed, {step}, {self.draws[draw]}, who, {sites})"
 
     def _kept_words(self, draw):
-        """The names of words kept from step to step."""
         return ", ".join(f"{self.stem(draw)}r{i}" for i in range(4))
 
     def _numbers(self, draw, sites):

@@ -100,6 +100,12 @@ def check_graph(where: str, t: torch.Tensor) -> None:
         )
 
 
+def readable(where: str, t: torch.Tensor) -> torch.Tensor:
+    """The `plain` values of a tensor that has no gradient or tangent to propagate."""
+    check_graph(where, t)
+    return plain(where, t)
+
+
 def _is_dual(t: torch.Tensor) -> bool:
     """Whether a tensor has a tangent of forward-mode differentiation."""
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None

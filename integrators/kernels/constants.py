@@ -85,15 +85,14 @@ class Constants:
         return torch.stack([self.row(h, T, k, parameters) for (h, T), k in zip(settings.tolist(), numbers)])
 
     def _rows_by(self, together, settings, numbers, parameters):
-        """The rows of all steps by one call."""
-        first = self.row(float(settings[0, 0]), float(settings[0, 1]), numbers[0], parameters)  # checks shapes
         steps = len(settings)
+        rows = self.row(*settings[0].tolist(), numbers[0], parameters).repeat(steps, 1)  # checks shapes
         ones = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
         h, temperature, number = of_steps.T.reshape(3, steps, *ones)
-        spelled = {self.names.get(name, name): _here(v) for name, v in parameters.items()}
+        here = {name: v.cpu() if isinstance(v, torch.Tensor) else v for name, v in parameters.items()}
+        spelled = {self.names.get(name, name): v for name, v in here.items()}
         values = together(h, self.like, temperature=temperature, step_number=number, **spelled)
-        rows = first.repeat(steps, 1)
         at = 0
         for s, value in zip(self.wanted, values):
             shape = (steps, *(self.shape if is_by_site(s) else ones))
@@ -113,8 +112,3 @@ class Constants:
                 f"its shape is {tuple(value.shape)} for sites of shape {self.shape}",
                 do="Give a number, or one value per site.",
             ) from error
-
-
-def _here(value):
-    """A parameter in the host's memory."""
-    return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -26,7 +26,6 @@ class Launch:
     constants: dict[str, Any]
 
     def __call__(self) -> None:
-        """Launch the kernel on the current device."""
         self.kernel[self.programs](*self.arguments, **self.constants)
 
 

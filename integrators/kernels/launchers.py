@@ -16,6 +16,7 @@ from ..noise import Key, steps_of_block
 from ..passes import Plan, is_by_site
 from ..program import Program
 from . import gpu
+from .addresses import address
 from .constants import NUMBER_TYPES
 from .gpu import Launch, devices_of_triton, on, real_of, sent, signed
 from .native import library
@@ -36,20 +37,50 @@ class _SweepInCpp(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("chains", "parts", "items", "of_chain")),
         *((name, ctypes.c_void_p) for name in ("part", "first", "count", "sites", "offset")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("array_in", "array_out", "number_in", "number_out", "drawn", "per_site")
-        ),
-        *((name, ctypes.c_void_p) for name in ("constants", "sums")),
+        *((name, ctypes.c_void_p) for name in ("array_in", "array_out", "number_in", "number_out")),
+        *((name, ctypes.c_void_p) for name in ("drawn", "per_site", "constants", "sums")),
         *((name, ctypes.c_uint64) for name in ("seed", "step")),
         ("first_chain", ctypes.c_int64),
     ]
 
 
-class CppLauncher:
+class _Launcher:
+    """Launches of the segments of a plan; `part_of_item`: the index of the part of each item.
+
+    `spreads_numbers`: whether an expanded constant per site is passed as one number.
+    """
+
+    spreads_numbers = False
+
+    def __init__(self, plan: Plan, parts: Parts, tables: Tables, part_of_item: np.ndarray):
+        self.plan = plan
+        self.parts = parts
+        self.tables = tables
+        self.part_of_item = part_of_item
+        self.items = len(part_of_item)
+        self.sums: torch.Tensor | None = None
+
+    def _sums(self):
+        """Memory of the sums of all items, allocated where it is used first."""
+        if self.sums is None:
+            room = max(1, self.parts.chains * self.items * self.plan.most_sums)
+            self.sums = torch.empty(room, dtype=torch.float64, device=self.parts.device)
+        return self.sums
+
+    def sums_of_items(self, count: int) -> torch.Tensor:
+        """The open sums of a segment, `(chains, items, count)`, as a view."""
+        shape = self.parts.chains, self.items, count
+        return self._sums()[: math.prod(shape)].view(shape)
+
+    def release(self) -> None:
+        """Free the memory of sums, which grows with the chains."""
+        self.sums = None
+
+
+class CppLauncher(_Launcher):
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
 
-    spreads_numbers = True  # passes an expanded constant per site as one number
+    spreads_numbers = True
 
     @staticmethod
     def devices() -> list[str]:
@@ -66,10 +97,9 @@ class CppLauncher:
         if parts.spread is not None and not runs:
             runs = [(0, 0, 0)]  # an item for the sums of other processes
         self.segments = [getattr(self.library, f"segment_{k}") for k in range(len(plan.segments))]
-        self.items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
-        self.room = max(1, parts.chains * len(runs) * plan.most_sums)
-        self.sums: np.ndarray | None = None
-        self.arrays = (*self.items, parts.sites, parts.offset, *tables.all())  # the struct has their addresses
+        items = np.array(runs, np.int64).reshape(-1, 3).T.copy()
+        super().__init__(plan, parts, tables, items[0])
+        self.arrays = (*items, parts.sites, parts.offset, *tables.all())  # the struct has their addresses
         pointers = [a.ctypes.data for a in self.arrays]
         self.sweep = _SweepInCpp(parts.chains, len(parts.sites), len(runs), parts.of_chain, *pointers)
 
@@ -78,40 +108,27 @@ class CppLauncher:
         self.numbers = numbers
         self.sweep.constants = numbers.ctypes.data
 
-    @property
-    def part_of_item(self) -> np.ndarray:
-        """The index of the part of each item."""
-        return self.items[0]
-
-    def sums_of_items(self, count: int) -> torch.Tensor:
-        """The open sums of a segment, `(chains, items, count)`, as a view."""
-        shape = self.sweep.chains, self.sweep.items, count
-        return torch.from_numpy(self.sums)[: math.prod(shape)].view(shape)
-
     def release(self) -> None:
-        """Free the memory of sums, which grows with the chains."""
-        if self.room > SMALL:
+        """Free the memory of sums if it is large."""
+        if self.sums is not None and len(self.sums) > SMALL:
             self.sums = None
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch a segment, with the noise of the key, or of the tables if the key is None."""
         if self.sums is None:
-            self.sums = np.empty(self.room)
-            self.sweep.sums = self.sums.ctypes.data
+            self.sweep.sums = address("sums", self._sums())
         if key is not None:
             self.sweep.seed, self.sweep.step, self.sweep.first_chain = key.seed, key.step, key.first_chain
         self.segments[segment](ctypes.byref(self.sweep))
 
 
-class TritonLauncher:
+class TritonLauncher(_Launcher):
     """The passes of a plan as Triton kernels; seed, step, constants and tables of addresses are arguments.
 
     Blocks are cut from the global sites at groups of four; an item is the intersection of a block and a part. Items of
     whole groups at multiples of 16 bytes go first, in a launch that moves four numbers at a time. Chains shorter than
     half a block share a block.
     """
-
-    spreads_numbers = False
 
     @staticmethod
     def devices() -> list[str]:
@@ -124,18 +141,12 @@ class TritonLauncher:
 
         source = triton_source(plan, self.real.name)
         self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
-        self.plan = plan
-        self.parts = parts
-        self.tables = tables
         self.width = _width(parts)
         blocks, self.even = _blocks(parts)
         if parts.spread is not None and not len(blocks):
             blocks = np.zeros((1, 2), np.int64)  # an item for the sums of other processes
-        self.items = len(blocks)
-        self.part_of_item = blocks[:, 0]
+        super().__init__(plan, parts, tables, blocks[:, 0])
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
-        self.room = max(1, parts.chains * self.items * plan.most_sums)
-        self.sums: torch.Tensor | None = None
         self.sent: dict[bytes, _Sent] = {}
         self.clock: torch.Tensor | None = None  # on the device, added to the number of every step
         self.in_graphs: list[_Sent] = []  # tables that captured graphs read, kept alive
@@ -147,16 +158,6 @@ class TritonLauncher:
     def set_constants(self, numbers: np.ndarray) -> None:
         """Set the constants of the next steps."""
         self.numbers = numbers[: len(self.plan.constants)].tolist()
-
-    def release(self) -> None:
-        """Free the memory of sums, which grows with the chains."""
-        self.sums = None
-
-    def sums_of_items(self, count: int) -> torch.Tensor:
-        """The open sums of a segment, `(chains, items, count)`, as a view."""
-        shape = self.parts.chains, self.items, count
-        assert self.sums is not None
-        return self.sums[: math.prod(shape)].view(shape)
 
     def _tables(self):
         """The tables of addresses on the device; recent ones are cached, because allocators reuse memory."""
@@ -186,11 +187,9 @@ class TritonLauncher:
 
     def launches(self, segment: int, key: Key | None) -> Iterator[Launch]:
         """The launches of a segment in their order."""
-        if self.sums is None:
-            self.sums = torch.empty(self.room, dtype=torch.float64, device=self.parts.device)
         there = self._tables()
         clock = self.places[0] if self.clock is None else self.clock
-        memory = (*self.places, *there.tables, self.sums, clock)
+        memory = (*self.places, *there.tables, self._sums(), clock)
         of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
         sites = self.parts.of_chain
         for kind, j, first_item, first_row, programs, aligned in self._grids(segment, there.aligned):

@@ -106,35 +106,25 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
             return ctypes.CDLL(kept.name_for_loading(name))
     except OSError as error:
         raise RecipeError(
-            "cpp",
-            f"a kernel cannot be made: {error}",
-            do=f"Name another folder in {CACHE}, or use backend='torch'.",
+            "cpp", f"a kernel cannot be made: {error}", do=f"Name another folder in {CACHE}, or use backend='torch'."
         ) from error
 
 
 def _compiled(source, command, flags):
-    """The bytes of the library that a compiler makes of a text, in a temporary folder."""
+    """The bytes of the library that a compiler makes of a text; raises RecipeError if it makes none."""
     with tempfile.TemporaryDirectory(prefix="sde-recipe-") as own:
         text = Path(own) / "kernel.cpp"
         built = Path(own) / "kernel.so"
         text.write_text(source)
-        _compile([*command, "-o", str(built), str(text), *flags], built)
-        return built.read_bytes()
-
-
-def _compile(command, built):
-    """Run a compiler; raises RecipeError unless the file `built` is made."""
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise RecipeError(
-            "cpp", f"the compiler {command[0]} did not run: {error}", do="Mend it, or use backend='torch'."
-        ) from error
-    if run.returncode != 0 or not built.exists():
-        errors = (line for line in run.stderr.splitlines() if "error" in line)
-        message = next(errors, run.stderr.strip()[:300] or "no message")
-        raise RecipeError(
-            "cpp",
-            f"the compiler {command[0]} failed ({run.returncode}): {message}",
-            do="Mend it, or use backend='torch'.",
-        )
+        words = [*command, "-o", str(built), str(text), *flags]
+        try:
+            run = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+        except (OSError, subprocess.SubprocessError) as error:
+            what = f"the compiler {command[0]} did not run: {error}"
+            raise RecipeError("cpp", what, do="Mend it, or use backend='torch'.") from error
+        if run.returncode == 0 and built.exists():
+            return built.read_bytes()
+    errors = (line for line in run.stderr.splitlines() if "error" in line)
+    message = next(errors, run.stderr.strip()[:300] or "no message")
+    what = f"the compiler {command[0]} failed ({run.returncode}): {message}"
+    raise RecipeError("cpp", what, do="Mend it, or use backend='torch'.")

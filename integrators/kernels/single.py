@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from recipe import Recipe
 from recipe.errors import RecipeError
 
 from ..noise import Key
 from ..passes import Plan, Segment
 from ..program import DERIVATIVES, Gradient, Observe, Program
-from .addresses import check_graph, plain
+from .addresses import check_graph, readable
 from .sweep import Sweep
 
 IDLE = 8  # number of idle kernels kept for later calls
@@ -70,21 +71,29 @@ def step_by_kernel(
     gradient, `gradient` is a tensor. `noise`: a Key, or tensors by name. `pool`: the kernels of a run; by default the
     pool of all steps. Raises RecipeError as `Sweep` does, and for a gradient of the wrong kind.
     """
-    entries = program.recipe.entries
-    _check_graphs(program, parameters)
-    before = {b.name: _readable(program, f"state[{b.name!r}]", state[b.name]) for b in entries}
+    recipe = program.recipe
+    entries = recipe.entries
+    for name, parameter in parameters.items():
+        if torch.is_tensor(parameter):
+            check_graph(f"{recipe.name}, parameter '{name}'", parameter)
+    before = {b.name: readable(f"{recipe.name}, state[{b.name!r}]", state[b.name]) for b in entries}
     # the id of a Program is not reused while a kernel of it is in the pool: the kernel keeps the Program alive
     key = (id(program), backend, threading.get_ident(), *((x.dtype, x.device, x.shape) for x in before.values()))
     pool = pool or _pool
-    kernel = pool.take(key, lambda: Sweep(program, _in_parts(program, before), backend))
+    kernel = pool.take(key, lambda: Sweep(program, in_parts(recipe, before), backend))
     after = {b.name: torch.empty_like(before[b.name]) if b in kernel.plan.written else before[b.name] for b in entries}
     functions = {"gradient": gradient, "curvature": curvature, "value": value}
     carried = {name: state[name] for name in functions if name in state}
     caller = _Caller(program, kernel.plan, before, after, functions, observe or {}, carried)
-    kernel.bind(_in_parts(program, before), _in_parts(program, after))
+    kernel.bind(in_parts(recipe, before), in_parts(recipe, after))
     kernel(h, caller.supply, noise=noise, **parameters)
     pool.put_back(key, kernel)
     return after | {DERIVATIVES[order]: caller.carried(order) for order in program.carries}
+
+
+def in_parts(recipe: Recipe, state: Mapping) -> dict[str, Any]:
+    """A state of one tensor per block in the form of a Sweep: vector blocks as lists of one part."""
+    return {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in recipe.entries}
 
 
 @dataclass
@@ -103,22 +112,26 @@ class _Caller:
         self.latest = dict(self.begun)
 
     def supply(self, segment: Segment) -> list:
-        """The values supplied before a segment, at the present target; lists of parts for values per site."""
+        """The values supplied before a segment, at the present target."""
         match segment.before:
-            case Observe(name, observed):
-                value = self.observe[observed.name](self._target(segment))
-                return [[value] if name.is_vector else value]
-            case Gradient(names, source, order):
-                value = self._derivative(segment, source, segment.before)
+            case Observe(_, observed):
+                return [self.observe[observed.name](self._target(segment))]
+            case Gradient(names, _, order) as statement:
+                value = self._derivative(segment, statement)
                 if order in self.program.reset_orders:  # else the step may overwrite the caller's tensor
-                    value = _copied(value)
-                parts = self._by_block(names, value)
+                    value = {b: x.clone() for b, x in value.items()} if isinstance(value, Mapping) else value.clone()
+                values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]
+                if not all(map(torch.is_tensor, values)):
+                    raise RecipeError(
+                        f"{self.program.recipe.name}, gradient",
+                        f"it is {type(value).__name__}",
+                        do="It is a function of theta, to a tensor of its shape, or a dict by block.",
+                    )
                 if self.program.recipe.has_several_potentials:
-                    places = [self.program.places[g] for _, g in names]
-                    own = {place: part[0] if isinstance(part, list) else part for place, part in zip(places, parts)}
+                    own = {self.program.places[g]: x for (_, g), x in zip(names, values)}
                     value = self.latest.get(DERIVATIVES[order], {}) | own
                 self.latest[DERIVATIVES[order]] = value
-                return parts
+                return values
         return []
 
     def carried(self, order: int) -> Any:
@@ -137,19 +150,19 @@ class _Caller:
                 at[b.name] = self.before[b.name]
             else:
                 at[b.name] = self.after[b.name].clone() if b in moves_on else self.after[b.name]
-        return at if len(at) > 1 else next(iter(at.values()))
+        return _alone(at)
 
-    def _derivative(self, segment, source, statement):
+    def _derivative(self, segment, statement):
         what = DERIVATIVES[statement.order]
         U = statement.potential
-        if source == "given":
-            return self.functions[what]
-        if source == "carried" and self.begun.get(what) is not None:
-            if U is None:
-                return self.begun[what]
-            own = {b.name: self.begun[what][self.program.places[g]] for b, g in statement.names}
-            return own if len(own) > 1 else next(iter(own.values()))
         function = self.functions[what]
+        if statement.source == "given":
+            return function
+        if statement.source == "carried" and self.begun.get(what) is not None:
+            carried = self.begun[what]
+            return (
+                carried if U is None else _alone({b.name: carried[self.program.places[g]] for b, g in statement.names})
+            )
         if self.program.recipe.is_by_name and isinstance(function, Mapping):
             function = function.get(U.key)
         if not callable(function):
@@ -157,35 +170,7 @@ class _Caller:
             raise RecipeError(where, f"the {what} is {function!r}, no function", do=f"Pass {what}=...")
         return function(self._target(segment, statement.blocks))
 
-    def _by_block(self, names, value):
-        values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]
-        if not all(map(torch.is_tensor, values)):
-            raise RecipeError(
-                f"{self.program.recipe.name}, gradient",
-                f"it is {type(value).__name__}",
-                do="It is a function of theta, to a tensor of its shape, or a dict by block.",
-            )
-        return [[v] if g.is_vector else v for v, (_, g) in zip(values, names)]
 
-
-def _copied(value):
-    """A copy of a derivative."""
-    return {name: x.clone() for name, x in value.items()} if isinstance(value, Mapping) else value.clone()
-
-
-def _readable(program, what, t):
-    """The values of the caller's tensor, contiguous in memory."""
-    where = f"{program.recipe.name}, {what}"
-    check_graph(where, t)
-    return plain(where, t)
-
-
-def _check_graphs(program, parameters):
-    for name, value in parameters.items():
-        if torch.is_tensor(value):
-            check_graph(f"{program.recipe.name}, parameter '{name}'", value)
-
-
-def _in_parts(program, state):
-    """A state of one tensor per block in the form of a Sweep: vector blocks as lists of one part."""
-    return {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in program.recipe.entries}
+def _alone(values: dict) -> Any:
+    """The values by block, or the value of the only block."""
+    return values if len(values) > 1 else next(iter(values.values()))

@@ -1,6 +1,7 @@
 """Kernels of one step: over lists of tensors, in C++ on the CPU and in Triton on a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,14 @@ from torch.autograd.graph import increment_version
 from recipe.errors import RecipeError
 
 from ..noise import Key
-from ..passes import Segment, plan
+from ..passes import Segment, is_by_site, plan
 from ..processes import Spread
 from ..program import Gradient, Observe, Program
-from .addresses import NamedTensors, check_apart, check_graph, plain, starts
+from .addresses import NamedTensors, check_apart, readable, starts
 from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher
-from .tables import Parts, Tables
+from .tables import Parts, Tables, listed
 from .walk import written
-
-
-def _nothing(segment: Segment) -> Sequence:
-    """The empty supply, for a Program without gradient and observations."""
-    return ()
 
 
 class Sweep:
@@ -45,39 +41,30 @@ class Sweep:
         launcher = LAUNCHERS[backend]
         check_numbers(f"{self.recipe.name}, {backend}", self.parts.dtype, self.parts.device, launcher.devices())
         self.constants = Constants(program, self.plan.constants, self.parts.shape_of_chain)
-        self.tables = Tables(self.plan, len(self.parts.sites))
-        self._arrays = {s: row for row, s in enumerate(self.plan.arrays)}
-        self._numbers = {s: row for row, s in enumerate(self.plan.numbers)}
+        self.tables = Tables(self.plan, self.parts)
         self._setting: tuple | None = None
         self._bound: NamedTensors = []
         self._starts: list[int] = []
         self._moved: list[torch.Tensor] = []
         self._tell_written: Callable[[], None] | None = None
         self._has_room = False
+        others = {*self.recipe.entries, *filter(is_by_site, self.plan.supplied)}
+        self._own = [s for s in self.tables.places["out"] if s not in others]  # symbols in memory of the Sweep
         self._launch = launcher(program, self.plan, self.parts, self.tables)
         runs = () if spread is None else spread.runs
         copies = [k for k, part in enumerate(self._launch.part_of_item) if runs and not runs[part].counted]
         self._copies = copies  # items whose sums another process counts
 
-    def _make_room(self):
-        """Allocate memory for symbols that are neither in the state nor supplied by the caller."""
-        for k, s in enumerate(self.plan.arrays):
-            if s not in self.recipe.entries and s not in self.plan.supplied:
-                self.tables.put(self.tables.array_out, k, s.name, self.parts.empty())
-        for k, s in enumerate(self.plan.numbers):
-            if s not in self.recipe.entries:
-                number = torch.empty(self.parts.chains, dtype=self.parts.dtype, device=self.parts.device)
-                self.tables.put(self.tables.number_out, k, s.name, [number])
-        self._has_room = True
-
     def bind(self, state: Mapping, out: Mapping | None = None) -> "Sweep":
         """Read the blocks from `state` and write them to `out`, by default to `state` itself."""
         out = state if out is None else out
         if not self._has_room:
-            self._make_room()
+            for s in self._own:
+                self.tables.put(*self.tables.places["out"][s], s.name, self.parts.empty(s.is_vector))
+            self._has_room = True
         for b in self.recipe.entries:
-            self._bind(b, f"state[{b.name!r}]", state[b.name], self.tables.array_in, self.tables.number_in)
-            self._bind(b, f"out[{b.name!r}]", out[b.name], self.tables.array_out, self.tables.number_out)
+            self.tables.set("in", b, f"state[{b.name!r}]", state[b.name])
+            self.tables.set("out", b, f"out[{b.name!r}]", out[b.name])
         read = [] if out is state else self._named(state)
         written = self._named(out)
         check_apart(self.recipe.name, read, written)
@@ -85,24 +72,10 @@ class Sweep:
         self._starts = starts(t for _, t in self._bound)
         moved = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
         self._tell_written = None
-        self._moved = [t for value in moved for t in (value if isinstance(value, (list, tuple)) else [value])]
+        self._moved = [t for value in moved for t in listed(value)]
         return self
 
-    def _bind(self, b, what, value, arrays, numbers):
-        """Put the addresses of a block into the tables."""
-        if b.is_vector:
-            self.parts.check_parts(what, value)
-            self._put(arrays, self._arrays, b, what, value)
-        else:
-            self.parts.check_number(what, value)
-            self._put(numbers, self._numbers, b, what, [value])
-
-    def _put(self, table, rows, s, what, tensors):
-        if s in rows:
-            self.tables.put(table, rows[s], what, tensors)
-
     def _named(self, state: Mapping) -> NamedTensors:
-        """The tensors of a state by name."""
         vectors = [b.name for b in self.recipe.entries if b.is_vector]
         parts = [(f"{name}[{k}]", t) for name in vectors for k, t in enumerate(state[name])]
         return parts + [(b.name, state[b.name]) for b in self.recipe.entries if not b.is_vector]
@@ -134,7 +107,7 @@ class Sweep:
     def __call__(
         self,
         h: float,
-        supply: Callable[[Segment], Sequence] = _nothing,
+        supply: Callable[[Segment], Sequence],
         /,
         *,
         noise: Key | Mapping | None,
@@ -147,20 +120,19 @@ class Sweep:
         `noise`: a Key, or tensors by name; `supply(segment)`: the caller's values before a segment, as parts for each
         array.
         """
-        self._check_unmoved()
+        for (name, _), now, before in zip(self._bound, starts(t for _, t in self._bound), self._starts):
+            if now != before:
+                where = f"{self.recipe.name}, {name}"
+                raise RecipeError(where, "the tensor has moved since it was bound", do="Bind it again.")
         self._set_constants(h, temperature, step_number, parameters)
-        key = noise if isinstance(noise, Key) else None
-        if key is not None:
-            key.check(self.parts.chains)
         self.tables.draw_inside()
-        if key is None:
+        key = noise if isinstance(noise, Key) else None
+        if isinstance(noise, Key):
+            noise.check(self.parts.chains)
+        else:
             self._place_noise(noise)
-        for k, segment in enumerate(self.plan.segments):
-            if segment.before is not None:
-                self._place(segment.before, supply(segment))
-            increment_version(self._moved)
-            self._launch(k, key)
-            self._add_elsewhere(segment)
+        tell_written = partial(increment_version, self._moved)
+        self._run(key, lambda segment: self._place(segment.before, supply(segment)), tell_written)
 
     def step(
         self,
@@ -180,20 +152,30 @@ class Sweep:
         `gradient`: addresses of one tensor per part, with the memory layout of the part; the caller keeps the tensors
         alive. `observe`: observations by name; `value`: U of each chain, `(chains,)`, if the step reads U.
         """
-        self._set_constants(h, temperature, step_number, parameters)
-        self.tables.draw_inside()
-        if self._tell_written is None:
-            self._tell_written = written(self._moved)
-        for k, segment in enumerate(self.plan.segments):
+
+        def place(segment: Segment) -> None:
             match segment.before:
                 case Gradient(_, _, 0) as statement:
                     self._place(statement, [value])
                 case Gradient(((_, g),), _):
-                    self.tables.array_out[self._arrays[g]] = gradient
+                    table, row = self.tables.places["out"][g]
+                    table[row] = gradient
                 case Observe(name, observed) as statement:
-                    value = observe[observed.name]
-                    self._place(statement, [self._in_shapes(value) if name.is_vector else value])
-            self._tell_written()
+                    seen = observe[observed.name]
+                    self._place(statement, [self._in_shapes(seen) if name.is_vector else seen])
+
+        self._set_constants(h, temperature, step_number, parameters)
+        self.tables.draw_inside()
+        if self._tell_written is None:
+            self._tell_written = written(self._moved)
+        self._run(key, place, self._tell_written)
+
+    def _run(self, key, place, tell_written):
+        """Launch the segments; `place(segment)` puts the caller's values before a segment into the tables."""
+        for k, segment in enumerate(self.plan.segments):
+            if segment.before is not None:
+                place(segment)
+            tell_written()
             self._launch(k, key)
             self._add_elsewhere(segment)
 
@@ -214,14 +196,6 @@ class Sweep:
         """A value per site, `(chains, sites)` in total, as tensors with the shapes of the parts."""
         parts = value.reshape(self.parts.chains, -1).split(self.parts.sites.tolist(), 1)
         return [x.reshape(shape) for x, shape in zip(parts, self.parts.shapes)]
-
-    def _check_unmoved(self):
-        """Refuse bound tensors whose memory has moved."""
-        for (name, _), now, before in zip(self._bound, starts(t for _, t in self._bound), self._starts):
-            if now != before:
-                raise RecipeError(
-                    f"{self.recipe.name}, {name}", "the tensor has moved since it was bound", do="Bind it again."
-                )
 
     def _set_constants(self, h, temperature, step_number, parameters):
         """Compute the constants of a step, unless settings equal those of the last step."""
@@ -245,35 +219,19 @@ class Sweep:
         return 0.0
 
     def _place_noise(self, noise):
-        """Put the addresses of given random numbers into the table."""
         for k, d in enumerate(self.program.draws):
             what = f"noise[{d.name!r}]"
-            tensors = noise[d.name] if isinstance(noise[d.name], (list, tuple)) else [noise[d.name]]
-            parts = [self._readable(what, t) for t in tensors]
-            if d.is_vector:
-                self.parts.check_parts(what, parts)
-            else:
-                self.parts.check_number(what, *parts)
+            parts = [self._readable(what, t) for t in listed(noise[d.name])]
+            self.parts.check(what, parts, d.is_vector)
             self.tables.put(self.tables.drawn, k, what, parts)
 
     def _place(self, statement, values):
-        """Put the addresses of the caller's values into the tables."""
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
         for s, value in zip(names, values, strict=True):
-            if s in self._numbers:
-                number = self._readable(s.name, value)
-                self.parts.check_number(s.name, number)
-                self._put(self.tables.number_out, self._numbers, s, s.name, [number])
-            else:
-                parts = [self._readable(s.name, t) for t in value]
-                self.parts.check_parts(s.name, parts)
-                self._put(self.tables.array_out, self._arrays, s, s.name, parts)
+            self.tables.set("out", s, s.name, [self._readable(s.name, t) for t in listed(value)])
 
     def _readable(self, what, t):
-        """The values of a tensor, contiguous in memory; refuses tensors with a gradient to propagate."""
-        where = f"{self.recipe.name}, {what}"
-        check_graph(where, t)
-        return plain(where, t)
+        return readable(f"{self.recipe.name}, {what}", t)
 
 
 def _are_same(some: Mapping, others: Mapping) -> bool:

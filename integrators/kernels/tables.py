@@ -1,17 +1,25 @@
 """Tensors of a kernel of one step, and tables of their addresses."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
+from sympy import Symbol
 
 from recipe import Recipe
 
 from ..passes import Plan
 from ..processes import Spread
 from .addresses import addresses, check_form, plain
+
+Tensors = torch.Tensor | Sequence[torch.Tensor]  # one number for each chain, or values per site in parts
+
+
+def listed(value: Tensors) -> Sequence[torch.Tensor]:
+    """The tensors of a value: its parts, or the value alone."""
+    return [value] if isinstance(value, torch.Tensor) else value
 
 
 @dataclass(frozen=True)
@@ -59,47 +67,54 @@ class Parts:
         """The shape of the sites of a chain: the shape of a single part, else flat."""
         return tuple(self.shapes[0][1:]) if len(self.shapes) == 1 and self.spread is None else (self.of_chain,)
 
-    def empty(self) -> list[torch.Tensor]:
-        """New uninitialised tensors, one per part."""
-        return [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in self.shapes]
+    def empty(self, is_vector: bool) -> list[torch.Tensor]:
+        """New uninitialised tensors: one per part, or one number for each chain."""
+        shapes = self.shapes if is_vector else [(self.chains,)]
+        return [torch.empty(shape, dtype=self.dtype, device=self.device) for shape in shapes]
 
     def cut(self, value: torch.Tensor) -> list[torch.Tensor]:
         """A value per site of a chain, cut into the parts."""
         values = plain(self.name, value.to(dtype=self.dtype, device=self.device)).reshape(-1)
         return [values[at : at + n] for at, n in zip(self.offset, self.sites)]
 
-    def check_parts(self, what: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Refuse tensors that differ from the parts in dtype, device or shape."""
-        for t, shape in zip(tensors, self.shapes, strict=True):
-            self._check(what, t, shape)
-
-    def check_number(self, what: str, tensor: torch.Tensor) -> None:
-        """Refuse a tensor that is not one number for each chain."""
-        self._check(what, tensor, (self.chains,))
-
-    def _check(self, what, t, shape):
-        check_form(f"{self.name}, {what}", t, self.dtype, self.device, shape)
+    def check(self, what: str, tensors: Sequence[torch.Tensor], is_vector: bool) -> None:
+        """Refuse tensors that differ from the parts, or from a number for each chain, in dtype, device or shape."""
+        for t, shape in zip(tensors, self.shapes if is_vector else [(self.chains,)], strict=True):
+            check_form(f"{self.name}, {what}", t, self.dtype, self.device, shape)
 
 
 class Tables:
     """Addresses of tensors: by row and part for values per site, by row for values per chain.
 
-    A table keeps tensors alive as long as it has their addresses.
+    A table keeps tensors alive as long as it has their addresses. `places`: table and row of each symbol of a step, by
+    the side that kernels read ("in") or write ("out").
     """
 
-    def __init__(self, plan: Plan, parts: int):
-        self.name = plan.program.recipe.name
-        self.array_in = _rows(len(plan.arrays), parts)
-        self.array_out = _rows(len(plan.arrays), parts)
-        self.number_in = _rows(len(plan.numbers))
-        self.number_out = _rows(len(plan.numbers))
-        self.drawn = _rows(len(plan.program.draws), parts)
-        self.per_site = _rows(len(plan.constants), parts)
+    def __init__(self, plan: Plan, parts: Parts):
+        self.parts = parts
+        count = len(parts.sites)
+        self.array_in = _table(plan.arrays, count)
+        self.array_out = _table(plan.arrays, count)
+        self.number_in = _table(plan.numbers)
+        self.number_out = _table(plan.numbers)
+        self.drawn = _table(plan.program.draws, count)
+        self.per_site = _table(plan.constants, count)
+        self.places: dict[str, dict[Symbol, tuple[np.ndarray, int]]] = {}
+        for side, arrays, numbers in (("in", self.array_in, self.number_in), ("out", self.array_out, self.number_out)):
+            self.places[side] = {s: (arrays, row) for row, s in enumerate(plan.arrays)}
+            self.places[side] |= {s: (numbers, row) for row, s in enumerate(plan.numbers)}
         self._kept: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
+
+    def set(self, side: str, s: Symbol, what: str, value: Tensors) -> None:
+        """Put the addresses of a symbol's checked values into the table of a side, if the step has the symbol."""
+        tensors = listed(value)
+        self.parts.check(what, tensors, s.is_vector)
+        if s in self.places[side]:
+            self.put(*self.places[side][s], what, tensors)
 
     def put(self, table: np.ndarray, row: int, what: str, tensors: Sequence[torch.Tensor]) -> None:
         """Put the addresses of tensors into a row of a table; raises RecipeError as `addresses` does."""
-        row_addresses = addresses(f"{self.name}, {what}", tensors)
+        row_addresses = addresses(f"{self.parts.name}, {what}", tensors)
         if table.ndim == 1:
             (table[row],) = row_addresses
         else:
@@ -123,5 +138,5 @@ class Tables:
         return self.array_in, self.array_out, self.number_in, self.number_out, self.drawn, self.per_site
 
 
-def _rows(count, *parts):
-    return np.zeros((max(1, count), *parts), np.int64)
+def _table(symbols: Sequence[Symbol], *parts: int) -> np.ndarray:
+    return np.zeros((max(1, len(symbols)), *parts), np.int64)

@@ -1,7 +1,7 @@
 """Kernels of many steps: chains on a symbolic energy, moved in one call."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -24,8 +24,12 @@ from .constants import NUMBER_TYPES, Constants, check_numbers
 from .native import library
 
 LANES = (16, 64)  # chains of a lane block: the smallest that holds all chains, else the largest
+TILES = (16, 64)  # sites of a tile of the data: of at most 64 sites, of more
 TO_BE_TAKEN = -1  # gradient_step: carried derivatives are computed before the first step
 OF_NO_STEP = -2  # gradient_step: carried derivatives are given, or there are none
+P, I, U = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+ARGUMENTS = {"run": [P, P, P, I, I, I, I, I, U, I, I, P, I, P], "gradient": [P, I]}  # of C++, in their order
+OF_DATA = {"run": [P, I], "gradient": [I, U, U, P]}  # further arguments where sites are looped over
 
 
 class _Data(ctypes.Structure):
@@ -40,33 +44,11 @@ class _Data(ctypes.Structure):
     ]
 
     def __init__(self, tensors: Sequence[torch.Tensor], batch_size: int | None):
-        self.tensors = [_padded(plain("data", t)) for t in tensors]
+        columns = [plain("data", t) for t in tensors]
+        self.tensors = [t if t.dim() == 1 else F.pad(t, (0, -t.shape[1] % TILES[t.shape[1] > 64])) for t in columns]
         self.pointers = (ctypes.c_void_p * len(tensors))(*addresses("data", self.tensors))
         rows = len(tensors[0]) if tensors else 0
         super().__init__(ctypes.addressof(self.pointers), rows, batch_size or rows, batch_size is not None, rows)
-
-
-def _padded(column):
-    if column.dim() == 1:
-        return column
-    sites = column.shape[1]
-    return F.pad(column, (0, -sites % (16 if sites <= 64 else 64)))
-
-
-@dataclass(frozen=True)
-class Moving:
-    """Arguments of a launch: every `thin`-th step is kept, from number `first_kept` on, with the rows `kept`.
-
-    `table`: constants of every step, in rows `stride` numbers apart.
-    """
-
-    steps: int
-    first_step: int
-    thin: int
-    first_kept: int
-    kept: list[int]
-    table: torch.Tensor
-    stride: int
 
 
 @dataclass
@@ -109,9 +91,9 @@ class Trajectory:
         self.chains = len(target)
         self.sites = self.shape.numel()
         self._check_coordinates()
-        self.compile(target)
+        self._compile(target)
         self.rows = self._rows(recipe.entries, 0)
-        self.carried_rows = self._rows([g for _, g in self.program.carried], _end(self.rows))
+        self.carried_rows = self._rows([g for _, g in self.program.carried], _count(self.rows))
         self.place(self.state)
 
     @staticmethod
@@ -119,22 +101,15 @@ class Trajectory:
         """The device types of the kernels."""
         return ["cpu"]
 
-    def compile(self, target: torch.Tensor) -> None:
+    def _compile(self, target):
         """Compile the kernel for the dtype of the target."""
         self.by_site = bool(self.data) or self.sites > UNROLLED_SITES
         self.width = 1 if self.by_site else next((w for w in LANES if self.chains <= w), LANES[-1])
         source = (by_site_source if self.by_site else unrolled_source)(self.program, self.sites)
         self.library = library(source, (f"REAL={NUMBER_TYPES[target.dtype]}", f"WIDTH={self.width}"))
+        for name in ("run", "gradient") if self.program.carries else ("run",):
+            getattr(self.library, name).argtypes = ARGUMENTS[name] + (OF_DATA[name] if self.by_site else [])
         self.rows_of_data = _Data(self.data, self.batch_size)
-
-    def place(self, state: dict[str, torch.Tensor]) -> None:
-        """Put the chains at a state of the same form, with its carried derivatives of U; no chain has died there."""
-        carried = {name: state[name] for name in DERIVATIVES.values() if name in state}
-        is_whole = all(DERIVATIVES[order] in carried for order in self.program.carries)
-        self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
-        self.numbers = self._numbers(carried if is_whole else {})
-        self.died = torch.full((self.numbers.shape[1],), -1, dtype=torch.int64, device=self.numbers.device)
-        self.gradient_step = OF_NO_STEP if is_whole else TO_BE_TAKEN
 
     def _check_coordinates(self):
         """Refuse an energy with another number of coordinates than the state, and an empty state."""
@@ -150,30 +125,34 @@ class Trajectory:
                 do="Give each coordinate a value.",
             )
 
-    def _rows(self, blocks: Sequence[Symbol], first: int) -> dict[str, range]:
-        """The rows of blocks by name, one row per site, from row `first` on."""
+    def _rows(self, symbols: Sequence[Symbol], first: int) -> dict[str, range]:
+        """The rows of symbols by name, one row per site, from row `first` on."""
         rows = {}
-        for b in blocks:
-            rows[b.name] = range(first, first + len(sites_of(b, self.sites)))
-            first = rows[b.name].stop
+        for s in symbols:
+            rows[s.name] = range(first, first + len(sites_of(s, self.sites)))
+            first = rows[s.name].stop
         return rows
 
-    def _numbers(self, carried):
-        """The numbers of all chains, `(rows, chains)`, padded to whole lane blocks by copies of the first chain."""
-        padded = -(-self.chains // self.width) * self.width
+    def place(self, state: Mapping) -> None:
+        """Put the chains at a state of the same form, with its carried derivatives of U; no chain has died there."""
+        self.state = {b.name: state[b.name] for b in self.program.recipe.entries}
         like = next(iter(self.state.values()))
-        shape = (max(_end(self.rows), _end(self.carried_rows)), padded)
-        numbers = torch.empty(shape, dtype=like.dtype, device=like.device)
-        for name, rows in self.rows.items():
-            numbers[list(rows), : self.chains] = self.state[name].reshape(self.chains, len(rows)).T
-        numbers[:, self.chains :] = numbers[:, :1]
-        for order in self.program.carries if carried else ():
-            derivative = carried[DERIVATIVES[order]]
+        padded = -(-self.chains // self.width) * self.width  # whole lane blocks, filled by copies of the first chain
+        rows = _count(self.rows) + _count(self.carried_rows)
+        self.numbers = torch.empty((rows, padded), dtype=like.dtype, device=like.device)
+        for name, own in self.rows.items():
+            self._set(own, self.state[name])
+        self.numbers[:, self.chains :] = self.numbers[:, :1]
+        self.died = torch.full((padded,), -1, dtype=torch.int64, device=like.device)
+        is_whole = all(DERIVATIVES[order] in state for order in self.program.carries)
+        self.gradient_step = OF_NO_STEP if is_whole else TO_BE_TAKEN
+        for order in self.program.carries if is_whole else ():
+            derivative = state[DERIVATIVES[order]]
             for b, g in self.program.derivatives[order]:
-                own = derivative[b.name] if isinstance(derivative, dict) else derivative
-                rows = self.carried_rows[g.name]
-                numbers[list(rows), : self.chains] = own.reshape(self.chains, len(rows)).T
-        return numbers
+                self._set(self.carried_rows[g.name], derivative[b.name] if isinstance(derivative, dict) else derivative)
+
+    def _set(self, rows: range, values: torch.Tensor) -> None:
+        self.numbers[rows.start : rows.stop, : self.chains] = values.reshape(self.chains, len(rows)).T
 
     def run(
         self,
@@ -202,33 +181,21 @@ class Trajectory:
         drawn = self.numbers.new_empty((draws, len(kept), self.numbers.shape[1]))
         if self.gradient_step == TO_BE_TAKEN:
             self.gradient_step = first_step
-            self.take_gradient()
-        self.launch(drawn, Moving(steps, first_step, thin, first_kept, kept, table, stride))
+            self._take_gradient()
+        self._launch(steps, first_step, table, stride, drawn, kept, thin, first_kept)
         return drawn[..., : self.chains]
 
-    def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
-        """Move the chains, and write the kept states into `drawn`."""
-        integer = ctypes.c_int64
-        kept = torch.tensor(moving.kept, dtype=torch.int64, device="cpu")
-        table = moving.table.to(self.numbers.dtype)
-        of_data = (ctypes.byref(self.rows_of_data), integer(self.gradient_step)) if self.by_site else ()
-        self.library.run(
-            _at(self.numbers),
-            _at(drawn),
-            _at(table),
-            integer(moving.stride),
-            integer(self.numbers.shape[1]),
-            integer(self.first_chain),
-            integer(moving.steps),
-            integer(moving.first_step),
-            ctypes.c_uint64(self.seed),
-            integer(moving.thin),
-            integer(moving.first_kept),
-            _at(kept),
-            integer(len(kept)),
-            _at(self.died),
-            *of_data,
-        )
+    def _launch(self, steps, first_step, table, stride, drawn, kept, thin, first_kept):
+        """Move the chains, and write the rows `kept` of every `thin`-th step into `drawn`.
+
+        `table`: constants of every step, in rows `stride` numbers apart.
+        """
+        table = table.to(self.numbers.dtype)
+        rows = torch.tensor(kept, dtype=torch.int64, device="cpu")
+        memory = [address("trajectory", t) for t in (self.numbers, drawn, table, rows, self.died)]
+        of_chains = stride, self.numbers.shape[1], self.first_chain, steps, first_step, self.seed, thin, first_kept
+        of_data = (ctypes.byref(self.rows_of_data), self.gradient_step) if self.by_site else ()
+        self.library.run(*memory[:3], *of_chains, memory[3], len(kept), memory[4], *of_data)
 
     @cached_property
     def _constants(self):
@@ -236,30 +203,25 @@ class Trajectory:
 
     def _table(self, first_step, settings):
         """The constants, one row per step, and the stride between rows: 0 if one row serves all steps."""
-        changed = np.append(True, (settings[1:] != settings[:-1]).any(1))
-        if self._constants.changes:
-            changed[:] = True
+        changed = np.append(True, (settings[1:] != settings[:-1]).any(1) | self._constants.changes)
         starts = np.flatnonzero(changed)
         rows = self._constants.rows(settings[starts], (first_step + starts).tolist(), self.parameters)
         if len(rows) == 1:
             return rows[0], 0
         return rows[np.cumsum(changed) - 1], rows.shape[1]
 
-    def take_gradient(self) -> None:
+    def _take_gradient(self):
         """Compute the derivatives of U that the first step carries, at the present state."""
         of_data: tuple = ()
         if self.by_site:
-            step = ctypes.c_uint64(self.gradient_step)
-            seed = ctypes.c_uint64(self.seed)
-            of_data = (ctypes.c_int64(self.first_chain), step, seed, ctypes.byref(self.rows_of_data))
-        self.library.gradient(_at(self.numbers), ctypes.c_int64(self.numbers.shape[1]), *of_data)
+            of_data = self.first_chain, self.gradient_step, self.seed, ctypes.byref(self.rows_of_data)
+        self.library.gradient(address("trajectory", self.numbers), self.numbers.shape[1], *of_data)
 
     def block(self, name: str) -> torch.Tensor:
         """The present values of a block, in its shape."""
         return self._of_shape(self.rows[name], self.state[name].shape)
 
     def _of_shape(self, rows, shape):
-        """A copy of some rows in a given shape."""
         return self.numbers[list(rows), : self.chains].T.reshape(shape).contiguous()
 
     def state_now(self) -> dict:
@@ -279,9 +241,5 @@ class Trajectory:
         return values if len(values) > 1 else next(iter(values.values()))
 
 
-def _end(rows: dict[str, range]) -> int:
-    return max((r.stop for r in rows.values()), default=0)
-
-
-def _at(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(address("trajectory", tensor))
+def _count(rows: dict[str, range]) -> int:
+    return sum(map(len, rows.values()))

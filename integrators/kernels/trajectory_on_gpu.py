@@ -1,14 +1,12 @@
 """Kernels of many steps on a GPU: chains on a symbolic energy of few sites, moved in one launch."""
 
-from typing import Any
-
 import torch
 
 from ..backends.loading import load
 from ..noise import steps_of_block
 from . import gpu
 from .addresses import addresses, plain
-from .trajectory import Moving, Trajectory
+from .trajectory import Trajectory
 
 LANES = (32, 128)  # chains of a program: one warp, or four warps for more than MANY chains
 MANY = 2**17  # number of chains that fill a GPU
@@ -30,8 +28,7 @@ class TrajectoryOnGPU(Trajectory):
         """The device types of the kernels."""
         return gpu.devices_of_triton()
 
-    def compile(self, target: torch.Tensor) -> None:
-        """Compile the kernel for the dtype of the target."""
+    def _compile(self, target):
         self.real = gpu.real_of(self.where, target.dtype)
         from ..backends.triton_unrolled import unrolled_kernels
 
@@ -41,20 +38,18 @@ class TrajectoryOnGPU(Trajectory):
         self.where_columns = gpu.sent(torch.tensor(where, dtype=torch.int64, device="cpu"), target.device)
         self.kernels = load(source, f"<sde-recipe {self.program.recipe.name} {self.program.scheme} triton chains>")
 
-    def launch(self, drawn: torch.Tensor, moving: Moving) -> None:
-        """Move the chains, and write the kept states into `drawn`."""
+    def _launch(self, steps, first_step, table, stride, drawn, kept, thin, first_kept):
         device = self.numbers.device
         places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
-        places[moving.kept] = torch.arange(len(moving.kept), device="cpu")
-        memory = drawn, gpu.sent(places, device), gpu.sent(moving.table, device), self.died
-        numbers = self.gradient_step, moving.steps, moving.thin, moving.first_kept, len(moving.kept), moving.stride
-        self._launch("run", moving.first_step, *memory, *numbers, VARIES=bool(moving.stride))
+        places[kept] = torch.arange(len(kept), device="cpu")
+        memory = drawn, gpu.sent(places, device), gpu.sent(table, device), self.died
+        numbers = self.gradient_step, steps, thin, first_kept, len(kept), stride
+        self._start("run", first_step, *memory, *numbers, VARIES=bool(stride))
 
-    def take_gradient(self) -> None:
-        """Compute the derivatives of U that the first step carries, at the present state."""
-        self._launch("gradient", self.gradient_step)
+    def _take_gradient(self):
+        self._start("gradient", self.gradient_step)
 
-    def _launch(self, name: str, step: int, *arguments: Any, **constants: Any) -> None:
+    def _start(self, name, step, *arguments, **constants):
         rows = len(self.columns[0]) if self.columns else 0
         batch = self.batch_size or rows
         of_chains = self.numbers, self.where_columns, self.chains, self.first_chain, step, gpu.signed(self.seed)

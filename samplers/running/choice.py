@@ -8,6 +8,7 @@ import torch
 
 from integrators.kernels import gpu
 from integrators.kernels.choice import BY_DEVICE, kernel_or_none
+from integrators.kernels.single import in_parts
 from integrators.kernels.sweep import Sweep
 from integrators.step import Step
 
@@ -73,7 +74,7 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
 
     if symbolic and all(of_many(s) is not None for s in plan.steps):
         return Launches(inputs, keep, language), f"many steps in one call of {language}: all is in formulas"
-    blocks = {b.name: [state[b.name]] if b.is_vector else state[b.name] for b in entries}
+    blocks = in_parts(plan.step.recipe, state)
 
     def of_one(step: Step) -> object:
         return kernel_or_none(backend, partial(Sweep, step.program, blocks, language))
