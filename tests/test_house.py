@@ -100,7 +100,7 @@ def test_every_public_name_is_found_by_a_fresh_interpreter(apart):
     groups = {package: [] for package in PACKAGES}
     for paths in groups_of_names():
         groups[re.match(r"\w+", paths[0])[0]].append(paths)
-    assert ["samplers:checkpoints:Checkpoint", "samplers:checkpoints:read"] in groups["samplers"]
+    assert [f"samplers:checkpoints:{name}" for name in ("Folder", "Checkpoint", "read")] in groups["samplers"]
     groups = groups if apart else {package: [sum(paths, [])] for package, paths in groups.items()}
     # a name is itself whatever was imported before; the last two are none, to see that it tells
     groups["samplers"] += [["samplers.running.sampling", "samplers:sample"], ["samplers:stock"]]

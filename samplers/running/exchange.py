@@ -122,9 +122,11 @@ class Rungs(Chains):
         return [taken / max(offered, 1) for taken, offered in zip(self.taken, self.offered)]
 
     def account(self) -> dict[str, Any]:
+        """The record of the chains for `draws.info`, with temperatures and rates of exchange."""
         return super().account() | {"temperatures": list(self.ladder.temperatures), "swaps": self.rates}
 
     def concerns(self) -> list[str]:
+        """Warnings for the caller: lost chains, and temperatures too far apart."""
         concerns = super().concerns()
         for chains in self.others:
             concerns += chains.concerns()
@@ -138,6 +140,7 @@ class Rungs(Chains):
         return concerns
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
+        """Tensors and plain data of all rungs."""
         tensors, account = super().snapshot()
         accounts = []
         for r, chains in enumerate(self.others):

@@ -61,6 +61,7 @@ class Polynomial(Schedule):
         _check_positive(self, "a", "b", "gamma")
 
     def over(self, some: range) -> "np.ndarray":
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.a * np.power(self.b + _numbers(some), -self.gamma)
@@ -89,6 +90,7 @@ class BlockDecay(Schedule):
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
     def over(self, some: range) -> "np.ndarray":
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         return self.start * np.power(self.factor, _numbers(some) // self.every)
@@ -139,6 +141,7 @@ class Cyclical(Schedule):
             raise RecipeError("Cyclical", what, do="Lower explore, or make fewer cycles.")
 
     def over(self, some: range) -> "np.ndarray":
+        """h_k at the steps `some`, `(steps,)` in float64."""
         import numpy as np
 
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.

@@ -119,6 +119,7 @@ class Affine(Coordinates):
         return Affine(self.center.detach().to(theta), self.matrix.detach().to(theta))
 
     def account(self) -> dict[str, Any]:
+        """Center and matrix."""
         return {"center": self.center, "matrix": self.matrix}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
@@ -185,6 +186,7 @@ class Simplex(Coordinates):
         return Simplex(theta.dim() - 1)
 
     def account(self) -> dict[str, Any]:
+        """The number of axes."""
         return {"axes": self.axes}
 
     def __str__(self) -> str:
@@ -219,6 +221,7 @@ class Mapped(Coordinates):
 
     @property
     def adds_volume(self) -> bool:
+        """False: H contains the volume."""
         return False
 
     @cached_property
@@ -248,6 +251,7 @@ class Mapped(Coordinates):
         return placed
 
     def account(self) -> dict[str, Any]:
+        """The formula of the map."""
         return {"map": str(self.map)}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
@@ -318,11 +322,13 @@ class Composed(Coordinates):
         object.__setattr__(self, "is_linear", self.outer.is_linear and self.inner.is_linear)
 
     def with_volume(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta, and the sum of both volumes."""
         middle, inner = self.inner.with_volume(z)
         theta, outer = self.outer.with_volume(middle)
         return theta, inner + outer
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z with outer(inner(z)) = theta."""
         return self.inner.inverse(self.outer.inverse(theta))
 
     def placed(self, theta: torch.Tensor, where: str) -> "Composed":
@@ -331,9 +337,11 @@ class Composed(Coordinates):
         return Composed(outer, self.inner.placed(outer.inverse(theta), where))
 
     def account(self) -> dict[str, Any]:
+        """The accounts of both maps."""
         return {"outer": self.outer.account(), "inner": self.inner.account()}
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
+        """The energy of z."""
         return self.inner.of_symbols(self.outer.of_symbols(energy, where), where)
 
     def __str__(self) -> str:

@@ -46,6 +46,7 @@ class Constrained(Coordinates):
         return _flat(theta), volume
 
     def inverse(self, theta: torch.Tensor) -> torch.Tensor:
+        """z with f(z) = theta."""
         return _over(self._inverse, theta)
 
     def _inverse(self, theta: torch.Tensor) -> torch.Tensor:
@@ -67,6 +68,7 @@ class Constrained(Coordinates):
         return self
 
     def account(self) -> dict[str, Any]:
+        """Shapes and constraint by variable."""
         return {
             name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint)]
             for name, variable in self.variables.items()
