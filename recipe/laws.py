@@ -141,7 +141,7 @@ class Beta(Law):
 
 
 class DiscreteLaw(Law):
-    """A law on 0, 1, 2, ...; `costs`: -log of the weights."""
+    """A law on 0, 1, 2, ..."""
 
     @property
     @abstractmethod
@@ -261,10 +261,11 @@ def energy_of_site(H: Expr, block: Block) -> Expr | None:
     >>> energy_of_site(total(xi * p**2) / 2 + xi**2, p), energy_of_site(total(p) ** 2, p)
     (p**2*xi/2, None)
     """
+    own = readers(expand(H), [block])[block]
     if not block.is_vector:
-        return readers(expand(H), [block])[block]
-    own = [_of_site(term, block) for term in Add.make_args(expand(H)) if term.has(block)]
-    return None if None in own else Add(*own)
+        return own
+    terms = [_of_site(term, block) for term in Add.make_args(own)]
+    return None if None in terms else Add(*terms)
 
 
 def _of_site(term: Expr, block: Block) -> Expr | None:
@@ -287,29 +288,20 @@ def _factor(energy: Expr) -> Expr:
     return logs.args[0] ** -rest if isinstance(logs, log) else exp(-energy)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of the conditional of exp(-H) in a block with a law; `factor`: their ratio.
-
-    `known`: the grade of proof that the ratio is free of the block, "symbolic" or "numeric" (at random points); None if
-    the ratio reads the block.
-    """
-
-    factor: Expr
-    known: str | None
-
-
 @lru_cache(maxsize=64)  # called at the declaration, and again for the certificate
-def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
-    """The comparison of a law with the conditional; None if H is not a sum over the sites of the block.
+def compared(H: Expr, block: Block, law: Law) -> tuple[Expr, str | None] | None:
+    """The ratio of the conditional of exp(-H) in a block to a law, and how it is known to be free of the block.
+
+    "symbolic", "numeric" (at random points), or None if the ratio reads the block. The whole is None if H is not a sum
+    over the sites of the block.
 
     >>> from recipe import scalar, total, vector
     >>> theta, tau = vector("theta"), scalar("tau", domain="positive")
     >>> H = tau * total(theta**2) / 2 - total(1) * log(tau) / 2 + tau
-    >>> compared(H, tau, Gamma(1 + total(1) / 2, 1 + total(theta**2) / 2)).known
-    'symbolic'
-    >>> compared(H, tau, Gamma(total(1) / 2, 1 + total(theta**2) / 2)).factor
-    tau
+    >>> compared(H, tau, Gamma(1 + total(1) / 2, 1 + total(theta**2) / 2))
+    (1, 'symbolic')
+    >>> compared(H, tau, Gamma(total(1) / 2, 1 + total(theta**2) / 2))
+    (tau, None)
     """
     own = energy_of_site(H, block)
     if own is None:
@@ -324,7 +316,6 @@ def compared(H: Expr, block: Block, law: Law) -> Comparison | None:
         rest = expand(expand_log(own - law.energy(block)))
         grades = [vanishes(derivative(rest, block))]
         factor = Mul(*map(_factor, Add.make_args(readers(rest, [block])[block])))
-    known: str | None = "numeric" if "numeric" in grades else "symbolic"
     if None in grades:
-        known = None
-    return Comparison(factor, known)
+        return factor, None
+    return factor, "numeric" if "numeric" in grades else "symbolic"

@@ -11,7 +11,7 @@ from sympy import Expr, S, expand, log
 from .calculus import derivative
 from .declared import Block, temperature
 from .operators import coefficient, is_operator, times
-from .symbols import Crossing, Total, total
+from .symbols import total
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def eliminate_gaussians(
     """
     gaussians: list[Gaussian] = []
     waiting = [b for b in blocks if b.domain.is_real]
-    while (gaussian := _first_gaussian(H, waiting, signed)) is not None:
-        b, a, c = gaussian
+    while (own := _first_gaussian(H, waiting, signed)) is not None:
+        b, a, c = own
         waiting.remove(b)
         mean = expand(times(1 / a, -c))
         gaussians.append(Gaussian(b, mean, a))
@@ -50,19 +50,7 @@ def eliminate_gaussians(
 def _first_gaussian(H: Expr, blocks: list[Block], signed: bool) -> tuple[Block, Expr, Expr] | None:
     """(b, a, c) for the first block b in which H is quadratic, dH/db = a b + c, or None."""
     for b in blocks:
-        coefficients = _quadratic(H, b)
-        if coefficients is not None and (coefficients[0].is_positive or not signed):
-            return b, *coefficients
+        a, c = map(expand, coefficient(derivative(H, b), b) or (S.Zero, S.Zero))
+        if a != 0 and (a.is_positive or not signed):
+            return b, a, c
     return None
-
-
-def _quadratic(H: Expr, b: Block) -> tuple[Expr, Expr] | None:
-    """(a, c) with dH/db = a b + c, or None."""
-    slope = expand(derivative(H, b))
-    if slope.has(Crossing):
-        return coefficient(slope, b)
-    a = expand(derivative(slope, b))
-    c = expand(slope.xreplace({b: S.Zero}))
-    if a == 0 or a.has(b) or any(t.has(b) for t in slope.atoms(Total)):
-        return None
-    return (a, c) if expand(slope - a * b - c) == 0 else None

@@ -417,8 +417,8 @@ def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:
     if comparison is None:
         do = f"H must be total() of {b}, times what is free of it."
         yield where, f"the sites of {b} are not independent given all else", do
-    elif comparison.known is None:
-        what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison.factor}"
+    elif comparison[1] is None:
+        what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison[0]}"
         yield where, what, "Change the parameters of the law, or H."
     for name in law.positive:
         of_one_site = ImmutableMatrix([[at_one_site(getattr(law, name))]])

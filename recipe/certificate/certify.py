@@ -140,8 +140,7 @@ def of_jumps(case: _Case) -> Iterator[Finding]:
             answer = answer if known else "the way back has not the inverse ratio of exp(-H/T)"
             yield Finding(f"{jump} leaves exp(-H/T) invariant", answer, GRADES[known], "swap")
         elif jump.law is not None:
-            comparison = compared(H, jump.block, jump.law)
-            known = comparison.known if comparison else None
+            _, known = compared(H, jump.block, jump.law) or (None, None)
             answer = f"exp(-H) over its density is free of {jump.block}"
             answer += " at random states" if known == "numeric" else ""
             question = f"{jump.law} is the law of {jump.block} given all else"
