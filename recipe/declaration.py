@@ -260,5 +260,4 @@ def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], wh
 
 
 def _letters(word: Word) -> list[str]:
-    """The letters of a word, or of a list of moves."""
     return re.findall("[A-Z]'*", word) if isinstance(word, str) else [letter for letter, _ in word]

@@ -26,7 +26,6 @@ def equations(recipe: Dynamics) -> list[tuple[str, str]]:
 
 
 def _noisy(recipe: Dynamics, i: int) -> list[Block]:
-    """The blocks with noise in row i."""
     return [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
 
 
@@ -112,7 +111,6 @@ def as_latex(recipe: Dynamics) -> str:
 
 
 def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
-    """The swapped blocks and the probability of the swap in LaTeX."""
     left, right = (", ".join(map(latex, blocks)) for blocks in (swap.places, swap.places.values()))
     tried = "" if swap.rate is None else rf" \text{{ at the rate }} {latex(swap.rate)}"
     probability = rf"\min\left(1, {latex(swap.ratio(recipe.H))}\right)"

@@ -151,7 +151,6 @@ def domain_of(spec: Any, where: str) -> Domain:
 
 
 def _circle(period: Any, where: str) -> Domain:
-    """The circle of a period, centred at 0."""
     period = _finite(period, "the period", where)
     if not period > 0:
         raise RecipeError(where, f"the period {period} is not positive", do="Give its length, such as 24.")
@@ -159,14 +158,12 @@ def _circle(period: Any, where: str) -> Domain:
 
 
 def _categories(number: Any, where: str) -> Domain:
-    """The domain of a number of categories 0, 1, 2, ..."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 2:
         raise RecipeError(where, f"{number!r} is no number of categories", do="Give 2 or more.")
     return Domain(f"categories({number})", S.Zero, S(number - 1), "none")
 
 
 def _box(low: Any, high: Any, where: str) -> Domain:
-    """The box between two ends."""
     low, high = _finite(low, "the lower end", where), _finite(high, "the upper end", where)
     if not low < high:
         raise RecipeError(

@@ -139,11 +139,9 @@ def is_softplus(e: Expr) -> bool:
 
 @lru_cache(maxsize=64)
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
-    """The derivatives of an order by each coordinate."""
     parts = readers(logs_apart(U), coordinates)
     return tuple(bounded(derivative(own, c) if order == 1 else diff(own, c, order)) for c, own in parts.items())
 
 
 def _as_tuple(values: Any) -> tuple:
-    """The values as a tuple; a single value as a tuple of one."""
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -118,7 +118,6 @@ def parts(F: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _by_site(product: Expr) -> tuple[Expr, Expr]:
-    """The product of the factors by site, and the product of the factors by chain."""
     factors = Mul.make_args(product)
     return Mul(*filter(is_site, factors)), Mul(*(f for f in factors if not is_site(f)))
 

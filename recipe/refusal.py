@@ -28,25 +28,19 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import at_one_site, entries, is_continuous, random_value, vanishes
+from .algebra import entries, is_continuous, random_value, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
-from .declared import Adapted, Block, Observed, Parameter, step_number, step_size, valid_name
+from .declared import Adapted, Block, Observed, Parameter, step_number, valid_name
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
-from .laws import Law, compared
-from .marginal import eliminate_gaussians
 from .operators import Applied, bare, fields_of, operators_of, parts
-from .swaps import Swap
+from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
 from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 
-STATES = 64
 ROUNDING = 1e-12
-SMALL_STEP = {step_size: 1e-9}
 CALLS_A_LEVEL = 9  # nested Python calls per level of a formula, as sympy differentiates, expands and prints
-
-Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what to do
 
 
 def refuse_malformed(recipe: Dynamics) -> None:
@@ -183,7 +177,6 @@ def _operator_formula(where: str, F: Expr, blocks: Iterable[Block]) -> Refusals:
 
 
 def _inputs(recipe: Dynamics) -> Refusals:
-    """Refuse observations and step numbers in the dynamics."""
     read = set().union(*(e.free_symbols for e in (recipe.H, recipe.D, recipe.Q, recipe.supplied)))
     for s in sorted(read, key=str):
         if isinstance(s, Observed):
@@ -212,7 +205,6 @@ def _adaptations(recipe: Dynamics) -> Refusals:
 
 
 def _periods(recipe: Dynamics) -> Refusals:
-    """Refuse formulas that do not have the period of an angle."""
     for b in recipe.state:
         if b.domain.wraps:
             for where, e in (("H", recipe.H), *((where, e) for where, _, _, e in _entries(recipe))):
@@ -346,88 +338,6 @@ def _semidefinite(recipe: Dynamics) -> Refusals:
             yield where, f"{matrix} is not positive semidefinite: an eigenvalue is {value:.3g} at {at}", do
 
 
-# ---- jumps
-
-
-def _jumps(recipe: Dynamics) -> Refusals:
-    """Refuse jumps with a law that cannot be drawn, or with a rate that is negative or read by the jump."""
-    for letter, jump in recipe.jumps.items():
-        where = f"jump {letter!r}"
-        if jump.rate is not None:
-            yield from _rate(f"jumps[{letter!r}], rate", jump.rate, jump.blocks, isinstance(jump, Swap))
-        if isinstance(jump, Swap):
-            yield from _exchanged(recipe, where, jump)
-        elif jump.law is None:
-            yield from _redrawn(recipe, where, jump.block)
-        else:
-            yield from _drawn(recipe, where, jump.block, jump.law)
-
-
-def _rate(where: str, rate: Expr, blocks: tuple[Block, ...], of_chain: bool) -> Refusals:
-    for b in blocks:
-        if rate.has(b):
-            yield where, f"{rate} reads {b}, and the jump would not keep the law", "Make it a rate of what stays."
-    if of_chain and is_site(rate):
-        what = f"{rate} has one value per site, and a chain is swapped as a whole"
-        yield where, what, "Wrap it in total()."
-    if minimum_eigenvalue(ImmutableMatrix([[rate]]), points=STATES)[0] < 0:
-        yield where, f"{rate} may be below 0", "Make it of positive parameters."
-
-
-def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:
-    """Refuse a swap that leads to potentials missing in H, or that lacks the inverse ratio on the way back."""
-    for U in recipe.potentials:
-        after = U.xreplace(swap.places)
-        if after not in recipe.potentials:
-            do = "Give both blocks one energy: U_x, U_y = copies(x, y)."
-            yield where, f"{swap} makes {after} of {U}, which H does not have", do
-    if swap.is_balanced(recipe.H) is None:
-        what = f"the way back of {swap} has not the inverse ratio of exp(-H/T)"
-        yield where, what, "Write H as a smooth function of the blocks."
-
-
-def _redrawn(recipe: Dynamics, where: str, b: Block) -> Refusals:
-    """Refuse to refresh a block with a conditional law that is neither Gaussian nor Bernoulli."""
-    if b.domain.categories > 2:
-        yield where, f"the law of {b} is not read off H", f"Give it: gibbs({b}, laws.Categorical(...))."
-    if b.domain.is_discrete:
-        cost = expand(diff(recipe.H, b))
-        if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
-            do = f"Write H = total({b}*f + g), with f and g free of {b}."
-            yield where, f"H is not linear in the binary block {b}", do
-    elif any(b in U.blocks for U in recipe.potentials) or not eliminate_gaussians(recipe.H, (b,))[0]:
-        do = f"Only Gaussian and binary blocks can be refreshed: give its law, gibbs({b}, laws.Gamma(...)) say."
-        yield where, f"the law of {b} is not Gaussian, H is not quadratic in it", do
-
-
-def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:
-    """Refuse a law that is not the conditional of the block, or that has invalid parameters at some states."""
-    for e in law.arguments:
-        if e.has(b):
-            what = f"{e} reads {b}, and a law given all else is of what stays"
-            yield where, what, f"Write its parameters without {b}."
-        if is_site(e) and not b.is_vector:
-            yield where, f"{e} has one value per site, but {b} is one number", "Wrap it in total()."
-    if not law.suits(b.domain):
-        do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
-        yield where, f"{b} is {b.domain.in_words}, and no number of {law}", do
-    if any(b in U.blocks for U in recipe.potentials):
-        yield where, f"the law of {b} is that of U, which is open", "Draw another block."
-    comparison = compared(recipe.H, b, law)
-    if comparison is None:
-        do = f"H must be total() of {b}, times what is free of it."
-        yield where, f"the sites of {b} are not independent given all else", do
-    elif comparison[1] is None:
-        what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison[0]}"
-        yield where, what, "Change the parameters of the law, or H."
-    for name in law.positive:
-        of_one_site = ImmutableMatrix([[at_one_site(getattr(law, name))]])
-        lowest, at = minimum_eigenvalue(of_one_site, points=STATES, fixed=SMALL_STEP)
-        if lowest < 0:
-            what = f"{name} = {getattr(law, name)} may be below 0, {lowest:.3g} at {at}"
-            yield where, what, "Make it of positive parameters."
-
-
 def _normalisable(recipe: Dynamics) -> Refusals:
     """Refuse auxiliary blocks in which exp(-H) has no finite integral."""
     for block in recipe.momenta + recipe.thermostats:
@@ -451,6 +361,6 @@ CHECKS = (
     _discontinuities,
     _not_real,
     _semidefinite,
-    _jumps,
+    jumps,
     _normalisable,
 )

@@ -2,34 +2,25 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from sympy import Expr, Float, S, Symbol
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
-from ..declared import Block
 from ..declared import temperature as T
 from ..derive import residual
-from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
-from ..energy import Energy
 from ..errors import RecipeError
 from ..laws import compared
-from ..marginal import Gaussian, eliminate_gaussians
 from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
-from . import ends, reach, reflection, smoothness, surfaces, tails
-from .definite import least_eigenvalue, least_value
-from .explicit import Explicit, written_out
-from .marginal import auxiliary_blocks, is_of_one_temperature, marginal
+from . import ends, reach, reflection, smoothness, surfaces
+from .case import STATES, Answer, Case
+from .definite import least_eigenvalue
+from .integrals import is_of_one_temperature, marginal, normalisable
 
-SITES = 2  # number of sites for numerical questions
-STATES = 2000
 GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}
-
-Answer = tuple[str, str, str]  # question, answer, verdict
 
 
 def certify(
@@ -49,78 +40,14 @@ def certify(
 
 @lru_cache(maxsize=64)
 def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple) -> Certificate:
-    case = _Case(recipe, temperature, freeze, dict(values))
+    case = Case(recipe, temperature, freeze, dict(values))
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *of_jumps(case)]
     findings += _of_all_data(case)
     findings += [Finding(*answer(case), topic) for topic, answer in QUESTIONS.items()]
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
 
 
-class _Case:
-    """A recipe, without its frozen blocks, at a temperature and at values of its parameters."""
-
-    def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
-        self.declared = recipe
-        self.temperature = temperature
-        self.values = values
-        self.still = tuple(b for b in recipe.state if b.name in freeze)
-        self.recipe = remainder(recipe, self.still)
-
-    def over(self, sites: int, H: Expr | None = None) -> Explicit:
-        """The recipe over a number of sites, with a symbolic energy for an opaque U; `H`: in place of its energy."""
-        return written_out(self.recipe, sites, temperature=self.temperature, values=self.values, H=H)
-
-    @cached_property
-    def one_site(self) -> Explicit:
-        """The recipe over one site."""
-        return self.over(1)
-
-    @cached_property
-    def explicit(self) -> Explicit:
-        """The recipe over SITES sites."""
-        return self.over(SITES)
-
-    @cached_property
-    def unlike(self) -> Explicit:
-        """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed."""
-        shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
-        return self.over(SITES + 1) if shared else self.explicit
-
-    @cached_property
-    def redrawn(self) -> set[Block]:
-        """The blocks that jumps redraw at a nonzero rate."""
-        redrawn: set[Block] = set()
-        for jump in self.recipe.jumps.values():
-            rate = S.One if jump.rate is None else jump.rate
-            numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
-            if not rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None}).is_zero:
-                redrawn |= {*jump.redrawn}
-        return redrawn
-
-
-def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
-    """The dynamics of the moving blocks: without the rows and columns of frozen blocks in D and Q."""
-    if not still:
-        return recipe
-    rows = [i for i, b in enumerate(recipe.state) if b not in still]
-    state = tuple(recipe.state[i] for i in rows)
-    targets = tuple(b for b in recipe.targets if b in state)
-    return Dynamics(
-        name=recipe.name,
-        state=state,
-        H=recipe.H,
-        D=recipe.D.extract(rows, rows),
-        Q=recipe.Q.extract(rows, rows),
-        target=targets if len(targets) > 1 else next(iter(targets or state)),
-        pieces=recipe.pieces,
-        adapt=recipe.adapt,
-        jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},
-        marginal=recipe.marginal if targets == recipe.targets else recipe.H,
-        claim=recipe.claim,
-    )
-
-
-def _of_all_data(case: _Case) -> Iterator[Finding]:
+def _of_all_data(case: Case) -> Iterator[Finding]:
     """A warning for formulas that read U itself: an estimate of U on minibatches changes the law."""
     swaps = (jump for jump in case.declared.jumps.values() if isinstance(jump, Swap))
     ratios = (swap.excess(case.declared.H) for swap in swaps)
@@ -130,7 +57,7 @@ def _of_all_data(case: _Case) -> Iterator[Finding]:
         yield Finding("the law is that of U on all data", answer, "proved", "value")
 
 
-def of_jumps(case: _Case) -> Iterator[Finding]:
+def of_jumps(case: Case) -> Iterator[Finding]:
     """Whether the laws of jumps are the conditionals of exp(-H), and swaps leave exp(-H/T) invariant."""
     H = case.recipe.H
     for jump in case.recipe.jumps.values():
@@ -147,7 +74,7 @@ def of_jumps(case: _Case) -> Iterator[Finding]:
             yield Finding(question, answer if known else "exp(-H) has another one", GRADES[known], "conditional")
 
 
-def definite(case: _Case) -> Answer:
+def definite(case: Case) -> Answer:
     """Whether D is positive semidefinite, for every number of sites."""
     question = "D is positive semidefinite"
     value, where = least_eigenvalue(case.recipe, points=STATES)
@@ -158,7 +85,7 @@ def definite(case: _Case) -> Answer:
     return question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked"
 
 
-def stationary(case: _Case) -> Answer:
+def stationary(case: Case) -> Answer:
     """Whether the Fokker-Planck residual vanishes."""
     question = "exp(-H) is stationary"
     recipe = case.recipe
@@ -175,7 +102,7 @@ def stationary(case: _Case) -> Answer:
     return question, f"Fokker-Planck residual {answer}", GRADES[known]
 
 
-def smooth(case: _Case) -> Answer:
+def smooth(case: Case) -> Answer:
     """Whether D, Q and H have no jumps: the flow of mass through a jump is in no formula."""
     question = "the formulas have no jumps"
     recipe = case.recipe
@@ -185,80 +112,7 @@ def smooth(case: _Case) -> Answer:
     return (question, jump, "failed") if jump else (question, "none on lines through random states", "checked")
 
 
-def normalisable(case: _Case) -> Answer:
-    """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic."""
-    recipe = case.recipe
-    gaussians, others, rest = auxiliary_blocks(recipe)
-    jumps = recipe.jumps.values()
-    drawn = {j.block: j.law for j in jumps if j.law is not None and j.block in recipe.latents}
-    drawn = {b: law for b, law in drawn.items() if not b.domain.is_discrete}
-    if recipe.potential is None:
-        # Gaussians are integrated first: exp(-H) may be arbitrarily high where a Gaussian is equally narrow.
-        of_target, rest = eliminate_gaussians(rest, recipe.targets, signed=True)
-        gaussians += of_target
-        known = {g.block for g in gaussians}
-        others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
-        drawn = {}
-    integrated = {*others, *drawn, *(g.block for g in gaussians)}
-    names = ", ".join(b.name for b in recipe.state if b in integrated)
-    question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
-    if not names:
-        return question, "nothing to integrate", "proved"
-    laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
-    laws += [f"{b} ~ {law}" for b, law in drawn.items()]
-    precisions = [g.precision.is_positive for g in gaussians]
-    signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
-    proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
-    return (question, *(_flat_gaussian(gaussians) or _improper(case, rest, others) or proper))
-
-
-def _flat_gaussian(gaussians: tuple[Gaussian, ...]) -> tuple[str, str] | None:
-    """The state at which the precision of a Gaussian block is not positive, and the verdict; None if there is none."""
-    for g in gaussians:
-        if not g.precision.is_positive:
-            value, where = least_value(g.precision.xreplace({T: S.One}), points=STATES)
-            if value <= 0:
-                return f"precision {value:.3g} of {g.block} at {where}", "failed"
-    return None
-
-
-def _improper(case: _Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
-    """The reason why the integral of exp(-rest/T) over some blocks is not finite, and the verdict; None if finite."""
-    if not blocks:
-        return None
-    explicit = case.over(SITES, rest)
-    domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
-    return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
-
-
-def _flat_tail(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> tuple[str, str] | None:
-    """The reason why the integral of exp(-H/T) over coordinates is not finite, and the verdict; None if finite."""
-    growth = tails.growth(H, domains, temperature)
-    if growth.is_integrable:
-        return None
-    if growth.is_undecided:
-        return f"not decided: {growth.open}", "open"
-    where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
-    at = "" if temperature == 1 else f" at temperature {temperature:g}"
-    return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"
-
-
-def normalisable_energy(energy: Energy, domain: Domain = NAMED["real"], *, temperature: float = 1.0) -> Finding:
-    """Whether exp(-U/T) has a finite integral, for an energy of explicit coordinates in the same domain.
-
-    >>> from sympy import symbols
-    >>> x, y = symbols("x y", real=True)
-    >>> normalisable_energy(Energy((x, y), U=(x - y)**2)).verdict
-    'failed'
-    """
-    coordinates = ", ".join(map(str, energy.coordinates))
-    failure = _flat_tail(energy.U, dict.fromkeys(energy.coordinates, domain), temperature)
-    return Finding(
-        f"exp(-U) is normalisable in {coordinates}", *(failure or ("by its tails", "checked")), "normalisable"
-    )
-
-
-def boundary(case: _Case) -> Answer:
+def boundary(case: Case) -> Answer:
     """Whether chains stay inside of their domains."""
     question = "chains stay inside of their domains"
     recipe = case.recipe
@@ -280,7 +134,7 @@ def boundary(case: _Case) -> Answer:
     return question, "; ".join(dict.fromkeys(touched)) or "no boundary is reached, by Feller's test", "checked"
 
 
-def explosion(case: _Case) -> Answer:
+def explosion(case: Case) -> Answer:
     """Whether chains stay finite."""
     question = "chains do not run off to infinity"
     recipe = case.recipe
@@ -299,12 +153,12 @@ def explosion(case: _Case) -> Answer:
     return question, answer, "checked"
 
 
-def reached(case: _Case) -> Answer:
+def reached(case: Case) -> Answer:
     """Whether the noise reaches every block, so that the stationary law is unique."""
     return ("the noise reaches every block", *(_unmoved(case) or _walled(case) or _reached(case)))
 
 
-def _unmoved(case: _Case) -> tuple[str, str] | None:
+def _unmoved(case: Case) -> tuple[str, str] | None:
     """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
     for b in recipe.latents:
@@ -315,7 +169,7 @@ def _unmoved(case: _Case) -> tuple[str, str] | None:
     return "there is no noise: invariant, but not ergodic without refreshment", "warning"
 
 
-def _walled(case: _Case) -> tuple[str, str] | None:
+def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     D = case.recipe.D
     for end in ends.walls(case.one_site):
@@ -331,7 +185,7 @@ def _walled(case: _Case) -> tuple[str, str] | None:
     return f"no chain passes a surface through {at}, where D vanishes: invariant, but not ergodic", "warning"
 
 
-def _reached(case: _Case) -> tuple[str, str]:
+def _reached(case: Case) -> tuple[str, str]:
     """Whether noise, drift and jumps reach every coordinate, by the form of the drift or by a rank."""
     if reach.is_reached_by_form(case.recipe):
         return "through the drift, to all", "proved"
@@ -349,14 +203,14 @@ def _reached(case: _Case) -> tuple[str, str]:
     return f"rank {number} of {len(moving)} at random states, at these parameters", "checked"
 
 
-QUESTIONS: dict[str, Callable[[_Case], Answer]] = {
+QUESTIONS: dict[str, Callable[[Case], Answer]] = {
     "definite": definite,
     "stationary": stationary,
     "smooth": smooth,
     "normalisable": normalisable,
     "boundary": boundary,
     "explosion": explosion,
-    "marginal": lambda case: marginal(case.recipe, case.temperature),
+    "marginal": marginal,
     "reached": reached,
 }
 
@@ -376,7 +230,7 @@ _WORDS = {
 }
 
 
-def _claim(case: _Case, findings: list[Finding]) -> Finding:
+def _claim(case: Case, findings: list[Finding]) -> Finding:
     """The recipe's claim, weakened as far as the findings require."""
     by_topic = {f.topic: f for f in findings}
     verdicts = {f.verdict for f in findings}

@@ -308,7 +308,6 @@ def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, nda
 
 
 def _coordinate(b: Block, site: int | None) -> Symbol:
-    """The plain symbol of a block at a site."""
     name = f"{b.name}_{site}" if b.is_vector else b.name
     return Symbol(name, real=True, positive=b.is_positive, nonnegative=b.is_nonnegative)
 

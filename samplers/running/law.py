@@ -13,7 +13,7 @@ from integrators.metropolis import MetropolisedStep
 from recipe import Certificate, Energy, Recipe
 from recipe.algebra import entries
 from recipe.arguments import is_number
-from recipe.certificate.certify import normalisable_energy
+from recipe.certificate.integrals import normalisable_energy
 from recipe.errors import RecipeError, warn
 from recipe.results import VERDICTS
 from recipe.symbols import Total

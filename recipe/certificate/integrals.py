@@ -1,15 +1,25 @@
-"""Tests whether exp(-U/T) is the marginal of exp(-H/T) at every T: by Gaussian integrals, else by quadrature."""
+"""Integrals of exp(-H/T): whether it has a finite integral, and exp(-U/T) as its marginal at every T.
+
+Blocks in which H is quadratic are integrated by formulas; other integrals are finite by their tails, and known by
+quadrature.
+"""
 
 import random
 
-from sympy import Add, Expr, Rational
+from sympy import Add, Expr, Rational, S, Symbol
 
 from ..algebra import at_one_site, integrands, random_value, vanishes
 from ..arrays import of_arrays
 from ..declared import Block, temperature
+from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
+from ..energy import Energy
 from ..marginal import Gaussian, eliminate_gaussians
+from ..results import Finding
 from ..symbols import OPAQUE, Total, masked
+from . import tails
+from .case import SITES, STATES, Answer, Case
+from .definite import least_value
 
 TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested beside the given one
 
@@ -22,11 +32,85 @@ def auxiliary_blocks(recipe: Dynamics) -> tuple[tuple[Gaussian, ...], list[Block
     return gaussians, others, rest
 
 
-def marginal(recipe: Dynamics, at_temperature: float = 1.0) -> tuple[str, str, str]:
-    """Whether H with the auxiliary blocks integrated out is the energy of the target: question, answer, verdict.
+def normalisable(case: Case) -> Answer:
+    """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic."""
+    recipe = case.recipe
+    gaussians, others, rest = auxiliary_blocks(recipe)
+    jumps = recipe.jumps.values()
+    drawn = {j.block: j.law for j in jumps if j.law is not None and j.block in recipe.latents}
+    drawn = {b: law for b, law in drawn.items() if not b.domain.is_discrete}
+    if recipe.potential is None:
+        # Gaussians are integrated first: exp(-H) may be arbitrarily high where a Gaussian is equally narrow.
+        of_target, rest = eliminate_gaussians(rest, recipe.targets, signed=True)
+        gaussians += of_target
+        known = {g.block for g in gaussians}
+        others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
+        drawn = {}
+    integrated = {*others, *drawn, *(g.block for g in gaussians)}
+    names = ", ".join(b.name for b in recipe.state if b in integrated)
+    question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
+    if not names:
+        return question, "nothing to integrate", "proved"
+    laws = [f"{g.block} ~ N({g.mean}, {1 / g.precision})" for g in gaussians]
+    laws += [f"{b} ~ {law}" for b, law in drawn.items()]
+    precisions = [g.precision.is_positive for g in gaussians]
+    signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
+    proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
+    return (question, *(_flat_gaussian(gaussians) or _improper(case, rest, others) or proper))
+
+
+def _flat_gaussian(gaussians: tuple[Gaussian, ...]) -> tuple[str, str] | None:
+    """The state at which the precision of a Gaussian block is not positive, and the verdict; None if there is none."""
+    for g in gaussians:
+        if not g.precision.is_positive:
+            value, where = least_value(g.precision.xreplace({temperature: S.One}), points=STATES)
+            if value <= 0:
+                return f"precision {value:.3g} of {g.block} at {where}", "failed"
+    return None
+
+
+def _improper(case: Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | None:
+    """The reason why the integral of exp(-rest/T) over some blocks is not finite, and the verdict; None if finite."""
+    if not blocks:
+        return None
+    explicit = case.over(SITES, rest)
+    domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
+    return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
+
+
+def _flat_tail(H: Expr, domains: dict[Symbol, Domain], at_temperature: float) -> tuple[str, str] | None:
+    """The reason why the integral of exp(-H/T) over coordinates is not finite, and the verdict; None if finite."""
+    growth = tails.growth(H, domains, at_temperature)
+    if growth.is_integrable:
+        return None
+    if growth.is_undecided:
+        return f"not decided: {growth.open}", "open"
+    where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
+    at = "" if at_temperature == 1 else f" at temperature {at_temperature:g}"
+    return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"
+
+
+def normalisable_energy(energy: Energy, domain: Domain = NAMED["real"], *, temperature: float = 1.0) -> Finding:
+    """Whether exp(-U/T) has a finite integral, for an energy of explicit coordinates in the same domain.
+
+    >>> from sympy import symbols
+    >>> x, y = symbols("x y", real=True)
+    >>> normalisable_energy(Energy((x, y), U=(x - y)**2)).verdict
+    'failed'
+    """
+    coordinates = ", ".join(map(str, energy.coordinates))
+    failure = _flat_tail(energy.U, dict.fromkeys(energy.coordinates, domain), temperature)
+    return Finding(
+        f"exp(-U) is normalisable in {coordinates}", *(failure or ("by its tails", "checked")), "normalisable"
+    )
+
+
+def marginal(case: Case) -> Answer:
+    """Whether H with the auxiliary blocks integrated out is the energy of the target.
 
     The answer says so if this holds at the given temperature only.
     """
+    recipe, at_temperature = case.recipe, case.temperature
     gaussians, others, rest = auxiliary_blocks(recipe)
     names = ", ".join(b.name for b in recipe.targets)
     energy = recipe.energy_of_target

@@ -1,0 +1,80 @@
+"""A recipe at a temperature and at values of its parameters, some blocks held still: what a certificate is about."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from sympy import Expr, Float, S
+
+from ..declared import Block
+from ..dynamics import Dynamics
+from ..symbols import Total
+from .explicit import Explicit, written_out
+
+SITES = 2  # number of sites for numerical questions
+STATES = 2000
+
+Answer = tuple[str, str, str]  # question, answer, verdict
+
+
+class Case:
+    """A recipe, without its frozen blocks, at a temperature and at values of its parameters."""
+
+    def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
+        self.declared = recipe
+        self.temperature = temperature
+        self.values = values
+        self.still = tuple(b for b in recipe.state if b.name in freeze)
+        self.recipe = remainder(recipe, self.still)
+
+    def over(self, sites: int, H: Expr | None = None) -> Explicit:
+        """The recipe over a number of sites, with a symbolic energy for an opaque U; `H`: in place of its energy."""
+        return written_out(self.recipe, sites, temperature=self.temperature, values=self.values, H=H)
+
+    @cached_property
+    def one_site(self) -> Explicit:
+        """The recipe over one site."""
+        return self.over(1)
+
+    @cached_property
+    def explicit(self) -> Explicit:
+        """The recipe over SITES sites."""
+        return self.over(SITES)
+
+    @cached_property
+    def unlike(self) -> Explicit:
+        """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed."""
+        shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
+        return self.over(SITES + 1) if shared else self.explicit
+
+    @cached_property
+    def redrawn(self) -> set[Block]:
+        """The blocks that jumps redraw at a nonzero rate."""
+        redrawn: set[Block] = set()
+        for jump in self.recipe.jumps.values():
+            rate = S.One if jump.rate is None else jump.rate
+            numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
+            if not rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None}).is_zero:
+                redrawn |= {*jump.redrawn}
+        return redrawn
+
+
+def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
+    """The dynamics of the moving blocks: without the rows and columns of frozen blocks in D and Q."""
+    if not still:
+        return recipe
+    rows = [i for i, b in enumerate(recipe.state) if b not in still]
+    state = tuple(recipe.state[i] for i in rows)
+    targets = tuple(b for b in recipe.targets if b in state)
+    return Dynamics(
+        name=recipe.name,
+        state=state,
+        H=recipe.H,
+        D=recipe.D.extract(rows, rows),
+        Q=recipe.Q.extract(rows, rows),
+        target=targets if len(targets) > 1 else next(iter(targets or state)),
+        pieces=recipe.pieces,
+        adapt=recipe.adapt,
+        jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},
+        marginal=recipe.marginal if targets == recipe.targets else recipe.H,
+        claim=recipe.claim,
+    )

@@ -1,0 +1,98 @@
+"""Refusals of jumps whose law cannot be drawn, or is not the conditional of exp(-H), or whose rate moves with them."""
+
+from collections.abc import Iterator
+
+from sympy import Expr, ImmutableMatrix, diff, expand
+
+from .algebra import at_one_site
+from .certificate import minimum_eigenvalue
+from .declared import Block, step_size
+from .dynamics import Dynamics
+from .laws import Law, compared
+from .marginal import eliminate_gaussians
+from .swaps import Swap
+from .symbols import Total, is_site
+
+STATES = 64
+SMALL_STEP = {step_size: 1e-9}
+
+Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what to do
+
+
+def jumps(recipe: Dynamics) -> Refusals:
+    """Refuse jumps with a law that cannot be drawn, or with a rate that is negative or read by the jump."""
+    for letter, jump in recipe.jumps.items():
+        where = f"jump {letter!r}"
+        if jump.rate is not None:
+            yield from _rate(f"jumps[{letter!r}], rate", jump.rate, jump.blocks, isinstance(jump, Swap))
+        if isinstance(jump, Swap):
+            yield from _exchanged(recipe, where, jump)
+        elif jump.law is None:
+            yield from _redrawn(recipe, where, jump.block)
+        else:
+            yield from _drawn(recipe, where, jump.block, jump.law)
+
+
+def _rate(where: str, rate: Expr, blocks: tuple[Block, ...], of_chain: bool) -> Refusals:
+    for b in blocks:
+        if rate.has(b):
+            yield where, f"{rate} reads {b}, and the jump would not keep the law", "Make it a rate of what stays."
+    if of_chain and is_site(rate):
+        what = f"{rate} has one value per site, and a chain is swapped as a whole"
+        yield where, what, "Wrap it in total()."
+    if minimum_eigenvalue(ImmutableMatrix([[rate]]), points=STATES)[0] < 0:
+        yield where, f"{rate} may be below 0", "Make it of positive parameters."
+
+
+def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:
+    """Refuse a swap that leads to potentials missing in H, or that lacks the inverse ratio on the way back."""
+    for U in recipe.potentials:
+        after = U.xreplace(swap.places)
+        if after not in recipe.potentials:
+            do = "Give both blocks one energy: U_x, U_y = copies(x, y)."
+            yield where, f"{swap} makes {after} of {U}, which H does not have", do
+    if swap.is_balanced(recipe.H) is None:
+        what = f"the way back of {swap} has not the inverse ratio of exp(-H/T)"
+        yield where, what, "Write H as a smooth function of the blocks."
+
+
+def _redrawn(recipe: Dynamics, where: str, b: Block) -> Refusals:
+    """Refuse to refresh a block with a conditional law that is neither Gaussian nor Bernoulli."""
+    if b.domain.categories > 2:
+        yield where, f"the law of {b} is not read off H", f"Give it: gibbs({b}, laws.Categorical(...))."
+    if b.domain.is_discrete:
+        cost = expand(diff(recipe.H, b))
+        if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
+            do = f"Write H = total({b}*f + g), with f and g free of {b}."
+            yield where, f"H is not linear in the binary block {b}", do
+    elif any(b in U.blocks for U in recipe.potentials) or not eliminate_gaussians(recipe.H, (b,))[0]:
+        do = f"Only Gaussian and binary blocks can be refreshed: give its law, gibbs({b}, laws.Gamma(...)) say."
+        yield where, f"the law of {b} is not Gaussian, H is not quadratic in it", do
+
+
+def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:
+    """Refuse a law that is not the conditional of the block, or that has invalid parameters at some states."""
+    for e in law.arguments:
+        if e.has(b):
+            what = f"{e} reads {b}, and a law given all else is of what stays"
+            yield where, what, f"Write its parameters without {b}."
+        if is_site(e) and not b.is_vector:
+            yield where, f"{e} has one value per site, but {b} is one number", "Wrap it in total()."
+    if not law.suits(b.domain):
+        do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
+        yield where, f"{b} is {b.domain.in_words}, and no number of {law}", do
+    if any(b in U.blocks for U in recipe.potentials):
+        yield where, f"the law of {b} is that of U, which is open", "Draw another block."
+    comparison = compared(recipe.H, b, law)
+    if comparison is None:
+        do = f"H must be total() of {b}, times what is free of it."
+        yield where, f"the sites of {b} are not independent given all else", do
+    elif comparison[1] is None:
+        what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison[0]}"
+        yield where, what, "Change the parameters of the law, or H."
+    for name in law.positive:
+        of_one_site = ImmutableMatrix([[at_one_site(getattr(law, name))]])
+        lowest, at = minimum_eigenvalue(of_one_site, points=STATES, fixed=SMALL_STEP)
+        if lowest < 0:
+            what = f"{name} = {getattr(law, name)} may be below 0, {lowest:.3g} at {at}"
+            yield where, what, "Make it of positive parameters."
