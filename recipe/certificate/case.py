@@ -7,6 +7,7 @@ from sympy import Expr, Float, S
 
 from ..declared import Block
 from ..dynamics import Dynamics
+from ..marginal import Gaussian, eliminate_gaussians
 from ..symbols import Total
 from .explicit import Explicit, written_out
 
@@ -45,6 +46,13 @@ class Case:
         """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed."""
         shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
         return self.over(SITES + 1) if shared else self.explicit
+
+    @cached_property
+    def auxiliary(self) -> tuple[tuple[Gaussian, ...], list[Block], Expr]:
+        """The laws of the auxiliary blocks with Gaussian conditionals, the other auxiliary blocks, and the remaining H."""
+        blocks = self.recipe.momenta + self.recipe.thermostats
+        gaussians, rest = eliminate_gaussians(self.recipe.H, blocks)
+        return gaussians, [b for b in blocks if b not in [g.block for g in gaussians]], rest
 
     @cached_property
     def redrawn(self) -> set[Block]:

@@ -24,18 +24,10 @@ from .definite import least_value
 TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested beside the given one
 
 
-def auxiliary_blocks(recipe: Dynamics) -> tuple[tuple[Gaussian, ...], list[Block], Expr]:
-    """The laws of the auxiliary blocks with Gaussian conditionals, the other auxiliary blocks, and the remaining H."""
-    auxiliary = recipe.momenta + recipe.thermostats
-    gaussians, rest = eliminate_gaussians(recipe.H, auxiliary)
-    others = [b for b in auxiliary if b not in [g.block for g in gaussians]]
-    return gaussians, others, rest
-
-
 def normalisable(case: Case) -> Answer:
     """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic."""
     recipe = case.recipe
-    gaussians, others, rest = auxiliary_blocks(recipe)
+    gaussians, others, rest = case.auxiliary
     jumps = recipe.jumps.values()
     drawn = {j.block: j.law for j in jumps if j.law is not None and j.block in recipe.latents}
     drawn = {b: law for b, law in drawn.items() if not b.domain.is_discrete}
@@ -111,7 +103,7 @@ def marginal(case: Case) -> Answer:
     The answer says so if this holds at the given temperature only.
     """
     recipe, at_temperature = case.recipe, case.temperature
-    gaussians, others, rest = auxiliary_blocks(recipe)
+    gaussians, others, rest = case.auxiliary
     names = ", ".join(b.name for b in recipe.targets)
     energy = recipe.energy_of_target
     if energy is None:
