@@ -49,7 +49,7 @@ class Case:
 
     @cached_property
     def auxiliary(self) -> tuple[tuple[Gaussian, ...], list[Block], Expr]:
-        """The laws of the auxiliary blocks with Gaussian conditionals, the other auxiliary blocks, and the remaining H."""
+        """The laws of the auxiliary blocks with Gaussian conditionals, the other such blocks, and the remaining H."""
         blocks = self.recipe.momenta + self.recipe.thermostats
         gaussians, rest = eliminate_gaussians(self.recipe.H, blocks)
         return gaussians, [b for b in blocks if b not in [g.block for g in gaussians]], rest
