@@ -1,10 +1,10 @@
 """Several processes under torchrun: chains divided over ranks, and gradients averaged over ranks."""
 
 import atexit
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,30 +53,13 @@ def _end() -> None:
         dist.destroy_process_group()
 
 
-@dataclass(frozen=True)
-class Division:
-    """Chains divided over ranks, in order and as evenly as possible.
+def cuts(number: int, ranks: int) -> list[int]:
+    """The first chain of each rank, with chains divided in order and as evenly as possible, and their number.
 
-    >>> division = Division(chains=5, ranks=2)
-    >>> division.sizes, division.of(1)
-    ([2, 3], slice(2, 5, None))
+    >>> cuts(5, ranks=2)
+    [0, 2, 5]
     """
-
-    chains: int
-    ranks: int
-
-    def first(self, rank: int) -> int:
-        """The first chain of a rank."""
-        return self.chains * rank // self.ranks
-
-    def of(self, rank: int) -> slice:
-        """The chains of a rank."""
-        return slice(self.first(rank), self.first(rank + 1))
-
-    @property
-    def sizes(self) -> list[int]:
-        """The number of chains of each rank."""
-        return [self.first(r + 1) - self.first(r) for r in range(self.ranks)]
+    return [number * rank // ranks for rank in range(ranks + 1)]
 
 
 def sample(
@@ -110,51 +93,41 @@ def sample(
     for name in adapting(settings) if ranks > 1 else ():
         what = f"the operator {name} would adapt to the chains of each rank apart"
         raise RecipeError(where, what, do=f"Adapt it in one process, and pass its matrix, {name}.value.")
-    division = Division(chains, ranks)
-    mine = division.of(rank)
+    ends = cuts(chains, ranks)
+    mine = slice(*ends[rank : rank + 2])
     folder = folder_of(checkpoint)
     if folder is not None:
         folder = replace(folder, path=_folder(Path(folder.path), rank, ranks, where))
-    outcome = _attempt(
-        recipe,
-        energy,
-        chains=range(mine.start, mine.stop),
-        init=_part(recipe, start_of(init), chains, mine, f"{where}, init"),
-        checkpoint=folder,
-        progress=progress if rank == 0 else False,
-        **settings,
-    )
-    accounts = _of_all_ranks(_account(outcome)) if ranks > 1 else []
-    if isinstance(outcome, RecipeError):
-        raise outcome
+    try:
+        draws = sample_here(
+            recipe,
+            energy,
+            chains=range(mine.start, mine.stop),
+            init=_part(recipe, start_of(init), chains, mine, f"{where}, init"),
+            checkpoint=folder,
+            progress=progress if rank == 0 else False,
+            **settings,
+        )
+    except RecipeError as error:
+        if ranks > 1:
+            _of_all_ranks({"failed": str(error)})
+        raise
+    if ranks == 1:
+        return draws
+    accounts = _of_all_ranks({"draws": draws.draws, "diverged": draws.info["diverged"]})
     for r, account in enumerate(accounts):
         if "failed" in account:
             raise RecipeError(where, f"rank {r} failed: {account['failed']}", do="See there.")
-    return _joined(outcome, accounts, division) if ranks > 1 else outcome
+    return _joined(draws, accounts, ends)
 
 
-def _attempt(recipe: Recipe, energy: Any, **settings: Any) -> Draws | RecipeError:
-    """The draws of this rank, or the error in their place, which other ranks are told."""
-    try:
-        return sample_here(recipe, energy, **settings)
-    except RecipeError as error:
-        return error
-
-
-def _account(outcome: Draws | RecipeError) -> dict[str, Any]:
-    """The account of this rank's run for the other ranks, as plain data."""
-    if isinstance(outcome, RecipeError):
-        return {"failed": str(outcome)}
-    return {"draws": outcome.draws, "diverged": outcome.info["diverged"]}
-
-
-def _joined(draws: Draws, accounts: list[dict[str, Any]], division: Division) -> Draws:
+def _joined(draws: Draws, accounts: list[dict[str, Any]], ends: list[int]) -> Draws:
     """The draws of all ranks, cut to the fewest draws of a rank."""
     number = min(account["draws"] for account in accounts)
-    values = {name: torch.cat(_gathered(x[:, :number], division.sizes)) for name, x in draws.items()}
+    values = {name: _whole(x[:, :number], ends) for name, x in draws.items()}
     diverged = [
-        (step, int(chain) + division.first(r))
-        for r, account in enumerate(accounts)
+        (step, int(chain) + first)
+        for first, account in zip(ends, accounts)
         for chain, step in account["diverged"].items()
     ]
     return Draws(
@@ -175,8 +148,7 @@ def share(members: int) -> range:
     rank, ranks = begin()
     reason = f"{members} members for {ranks} ranks"
     members = integer("share", "members", members, least=ranks, what=reason, do="Give every rank a member.")
-    mine = Division(members, ranks).of(rank)
-    return range(mine.start, mine.stop)
+    return range(*cuts(members, ranks)[rank : rank + 2])
 
 
 def gather(x: torch.Tensor) -> torch.Tensor:
@@ -190,7 +162,7 @@ def gather(x: torch.Tensor) -> torch.Tensor:
     x = x.detach()
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return x
-    return torch.cat(_gathered(x, [account["rows"] for account in _of_all_ranks({"rows": len(x)})]))
+    return _whole(x, [0, *accumulate(account["rows"] for account in _of_all_ranks({"rows": len(x)}))])
 
 
 def share_gradients(params: Iterable[torch.Tensor]) -> None:
@@ -271,19 +243,15 @@ def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) ->
 
 def _of_all_ranks(account: dict[str, Any]) -> list[dict[str, Any]]:
     """The plain data of every rank, in order; all ranks call this together."""
-    text = torch.frombuffer(bytearray(json.dumps(account).encode()), dtype=torch.uint8).to(_device())
-    sizes = [torch.zeros(1, dtype=torch.int64, device=_device()) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([len(text)], device=_device()))
-    return [json.loads(bytes(part.tolist())) for part in _gathered(text, [int(n) for n in sizes])]
+    accounts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(accounts, account)
+    return accounts
 
 
-def _device() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
-
-
-def _gathered(x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-    """The parts of a tensor on all ranks, of `sizes` rows, gathered on every rank."""
+def _whole(x: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """A tensor put together of the parts on all ranks, rows `ends[r]` to `ends[r + 1]` of rank r."""
+    sizes = [end - begin for begin, end in pairwise(ends)]
     padded = torch.cat([x, x.new_zeros((max(sizes) - len(x), *x.shape[1:]))])
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
-    return [part[:n] for part, n in zip(parts, sizes)]
+    return torch.cat([part[:n] for part, n in zip(parts, sizes)])

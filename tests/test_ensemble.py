@@ -305,6 +305,10 @@ REFUSED = {
         lambda: Optimizer([*Ensemble(network, 2).parameters(), *network().parameters()], "sgld", lr=1, num_data=9),
         "parameter 4 is of one network, the first of members 0 to 1",
     ),
+    "chains of the next group": (
+        lambda: Optimizer(Ensemble(network, 2).parameters(), "sgld", lr=1, num_data=9, chain=2**20 - 1),
+        "its last chain would have the number 1048576, and a group has 1048576",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ import torch
 
 import samplers
 from recipe import RecipeError
-from samplers.training.precision import COPY
+from samplers.training.kernels import COPY
 
 HALVES = [torch.bfloat16, torch.float16]
 NUM_DATA, H = (
@@ -99,7 +99,7 @@ def test_a_loop_is_watched_in_the_precision_in_which_it_moves():
             p.grad = torch.full_like(p, 60000.0 - 100 * k)
         optimizer.step()
     (rows,) = optimizer._gauges.rows.values()
-    assert [row["step"] for row in rows] == [0, 10] and rows[0]["kick.p"] > 0
+    assert [row["step"] for row in rows] == [0, 10] and rows[0]["kick.p"][0] > 0
 
 
 def test_weights_of_two_types_are_still_refused():

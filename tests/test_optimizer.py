@@ -110,31 +110,11 @@ def of_torch(make, steps=200):
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_sgld_at_temperature_0_is_sgd(backend, decay):
-    params = parameters()
-    mine = Optimizer(params, samplers.SGLD, lr=0.3, num_data=DATA, temperature=0.0, weight_decay=decay, backend=backend)
-    assert (
-        run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=decay))
-    ).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("backend", ["torch", "cpp"])
-@pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_sghmc_at_temperature_0_is_sgd_with_momentum(backend, decay):
-    params = parameters()
-    mine = Optimizer(
-        params,
-        samplers.SGHMC,
-        lr=0.3,
-        momentum=0.8,
-        num_data=DATA,
-        temperature=0.0,
-        weight_decay=decay,
-        scheme="G A",
-        backend=backend,
-    )
-    theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8, weight_decay=decay))
-    assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
+@pytest.mark.parametrize("name, own, word", [("sgld", {}, None), ("sghmc", {"momentum": 0.8}, "G A")])
+def test_at_temperature_0_it_is_sgd(name, own, word, decay, backend):
+    params, both = parameters(), dict(lr=0.3, weight_decay=decay) | own
+    mine = Optimizer(params, name, num_data=DATA, temperature=0.0, scheme=word, backend=backend, **both)
+    assert (run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, **both))).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("momentum", [0.5, 0.9])

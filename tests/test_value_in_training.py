@@ -87,7 +87,7 @@ def test_an_adaptation_of_the_step_before_sees_U_where_the_step_began(backend):
 @pytest.mark.parametrize("recipe", [CONTOUR, Underdamped, Levelled], ids=lambda recipe: recipe.name)
 def test_the_form_of_a_loop_is_its_formulas_in_numpy(recipe):
     """Text and statements of the rotated word, from the same gradient, value and noise."""
-    step = made(recipe, [weights()]).rotated
+    step = made(recipe, [weights()]).sampler.step
     assert "value: U at the state, (chains,)" in step.source
     generator = torch.Generator().manual_seed(2)
     state = {b.name: torch.randn((4, 3) if b.is_vector else (4,), generator=generator).double() for b in recipe.entries}

@@ -1,6 +1,6 @@
 """The state of a parameter group, which is the blocks of a recipe beside its target: started, or loaded and checked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,10 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
-from .engines import as_functions
-from .precision import COPY
-from .rates import Setting
+from .kernels import COPY
 from .shards import as_part, local
 from .stacked import count
-from .tensors import end_to_end, flat, gradient_of_U, precise, put_back
+from .tensors import by_chain, end_to_end, precise, put_back
 
 States = Mapping[torch.Tensor, dict[str, Any]]  # by parameter: tensors by the name of the block
 
@@ -30,34 +28,23 @@ def kept_with(recipe: Recipe, k: int) -> Iterator[Block]:
 
 def begin(
     step: Step,
-    group: Mapping[str, Any],
-    states: States,
-    gradients: Sequence[torch.Tensor],
-    setting: Setting,
-    *,
-    seed: int,
-    chain: int,
-    observe: Mapping[str, torch.Tensor],
+    params: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
+    states: States,
+    gradient: Callable[[torch.Tensor], torch.Tensor],
+    **how: Any,
 ) -> None:
     """Starts the state: auxiliary blocks from their stationary law, adapted quantities from the first gradient.
 
-    `gradients`: of the mean loss. `chain`: the number of the first chain in the noise. `weights`: the parameters, or
-    their copies in float32.
+    `weights`: the parameters, or their copies in float32; `how`: further arguments of `complete_state`.
     """
-    params, num_data = group["params"], group["num_data"]
     chains = count(params)
-    gradient = gradient_of_U(weights, gradients, num_data, group["weight_decay"], chains)
     whole = complete_state(
         step,
         {step.recipe.targets[0].name: end_to_end(weights, chains)},
-        seed=seed,
-        temperature=setting.temperature,
-        gradient=lambda theta: gradient,
-        observe=as_functions(observe),
-        sizes=[flat(p).numel() // chains for p in weights],
-        parameters=setting.parameters | {"num_data": num_data},
-        first_chain=chain,
+        gradient=gradient,
+        sizes=[by_chain(p, chains).shape[1] for p in weights],
+        **how,
     )
     for b in kept_with(step.recipe, 0):
         if not b.is_vector:
@@ -75,17 +62,12 @@ def hold_places(recipe: Recipe, group: Mapping[str, Any], states: States) -> Non
     The first step, whose number is 0, replaces the placeholders by a started state.
     """
     for k, p in enumerate(group["params"]):
-        states[p].update({b.name: _start(b, p) for b in kept_with(recipe, k)})
-        if precise(p.dtype) != p.dtype:
-            states[p][COPY] = p.detach().to(precise(p.dtype))
-
-
-def _start(b: Block, p: torch.Tensor) -> torch.Tensor:
-    start = float(b.domain.start)
-    dtype = precise(p.dtype)
-    if b.is_vector:
-        return torch.full_like(p, start, dtype=dtype, requires_grad=False)
-    return torch.full((1,), start, dtype=dtype, device=p.device)
+        dtype = precise(p.dtype)
+        for b in kept_with(recipe, k):
+            like = p if b.is_vector else torch.empty(1, device=p.device)
+            states[p][b.name] = torch.full_like(like, float(b.domain.start), dtype=dtype, requires_grad=False)
+        if dtype != p.dtype:
+            states[p][COPY] = p.detach().to(dtype)
 
 
 def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States, index: int) -> None:

@@ -4,7 +4,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +18,10 @@ from recipe.errors import RecipeError
 
 from ..files import storage
 from ..files.store import NEW, Lock, Saved, Store, check_lock
-from .coding import joined, split
+from .shards import is_sharded
 
 KIND = "training loop"
+PLAIN: dict[str, Callable] = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
 # Errors that torch and the parts raise for values without a written form.
 UNWRITABLE = KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError
 
@@ -71,10 +73,13 @@ class Checkpoint:
         **parts: Part,
     ):
         self.where = f"Checkpoint in {folder}"
-        reason = f"every = {every!r}"
-        advice = "Give the least number of seconds from one to the next."
-        self.every = number(self.where, "every", every, least=0, what=reason, do=advice)
-        self.settings = self._plain(settings or {})
+        do = "Give the least number of seconds from one to the next."
+        self.every = number(self.where, "every", every, least=0, what=f"every = {every!r}", do=do)
+        try:
+            self.settings = json.loads(json.dumps(dict(settings or {})))
+        except (TypeError, ValueError, RecursionError) as error:
+            do = "Give a dict of numbers, strings and lists."
+            raise RecipeError(f"{self.where}, settings", str(error), do=do) from error
         for name, part in parts.items():
             self._check_part(name, part)
         if not parts:
@@ -117,44 +122,31 @@ class Checkpoint:
         than plain data and dense tensors, and where another process has written into the folder.
         """
         if not isinstance(now, bool):
-            raise RecipeError(
-                self.where, f"now = {now!r}", do="Pass now=True to save in any case; tell `load` by another name."
-            )
+            do = "Pass now=True to save in any case; tell `load` by another name."
+            raise RecipeError(self.where, f"now = {now!r}", do=do)
         if not self._is_own or not now and time.monotonic() - self._saved < self.every:
             return
         if self._mark == NEW and self._store.exists():
-            raise RecipeError(
-                self.where,
-                "it holds a run that has not been loaded",
-                do="Call load() before the loop, or choose another folder.",
-            )
+            do = "Call load() before the loop, or choose another folder."
+            raise RecipeError(self.where, "it holds a run that has not been loaded", do=do)
+        tensors: dict[str, torch.Tensor] = {}
         try:
-            self._write(notes)
+            states = {name: _state_of(part) for name, part in self.parts.items()}
+            account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
+            with Lock(self._store.folder):
+                self._mark = self._store.write(tensors, self.settings, account, after=self._mark)
         except RecipeError:
             raise
         except UNWRITABLE as error:
-            raise RecipeError(
-                self.where,
-                f"there is something in the states that cannot be written ({error})",
-                do="Keep dense tensors of numbers, and plain data.",
-            ) from error
+            what = f"there is something in the states that cannot be written ({error})"
+            raise RecipeError(self.where, what, do="Keep dense tensors of numbers, and plain data.") from error
         self._saved = time.monotonic()
-
-    def _write(self, notes: dict) -> None:
-        tensors: dict[str, torch.Tensor] = {}
-        states = {name: _state_of(part) for name, part in self.parts.items()}
-        account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
-        with Lock(self._store.folder):
-            self._mark = self._store.write(tensors, self.settings, account, after=self._mark)
 
     def _take_up(self, states: dict) -> None:
         """Loads the states into the parts: into all, or into none."""
         if states.keys() != self.parts.keys():
-            raise RecipeError(
-                self.where,
-                f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}",
-                do="Pass the same parts.",
-            )
+            what = f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}"
+            raise RecipeError(self.where, what, do="Pass the same parts.")
         before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
         touched = []
         for name, part in self.parts.items():
@@ -164,20 +156,9 @@ class Checkpoint:
             except Exception as error:  # of the part's own code
                 for other in touched:
                     _put(self.parts[other], before[other])
-                raise RecipeError(
-                    f"{self.where}, {name}",
-                    f"the state does not fit ({str(error).strip()})",
-                    do="Make the same parts, without wrappers such as torch.compile.",
-                ) from error
-
-    def _plain(self, settings: Mapping) -> dict[str, Any]:
-        """The settings, written as JSON and read back."""
-        try:
-            return json.loads(json.dumps(dict(settings)))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise RecipeError(
-                f"{self.where}, settings", str(error), do="Give a dict of numbers, strings and lists."
-            ) from error
+                do = "Make the same parts, without wrappers such as torch.compile."
+                what = f"the state does not fit ({str(error).strip()})"
+                raise RecipeError(f"{self.where}, {name}", what, do=do) from error
 
     def _check_part(self, name: str, part: object) -> None:
         methods = [getattr(part, method, None) for method in ("state_dict", "load_state_dict")]
@@ -218,9 +199,8 @@ def _parts_of(store: Store, saved: Saved) -> tuple[dict[str, Any], dict[str, Any
         if not isinstance(states, dict) or not isinstance(notes, dict):
             raise TypeError("these are no dicts")
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise RecipeError(
-            str(store.folder), "it holds no checkpoint of a training loop", do="Choose another folder."
-        ) from error
+        what = "it holds no checkpoint of a training loop"
+        raise RecipeError(str(store.folder), what, do="Choose another folder.") from error
     return states, notes
 
 
@@ -267,3 +247,83 @@ def _of_rank(folder: str | os.PathLike, where: str) -> Path:
             what = f"it holds {other.name}, and there are {ranks} ranks"
             raise RecipeError(where, what, do="Start as many as there were, or choose another folder.")
     return Path(folder) / f"rank-{_rank()}-of-{ranks}"
+
+
+# ---- states as plain data that JSON can hold, beside their tensors by name
+
+Tensors = dict[str, torch.Tensor]
+
+
+def split(x: Any, path: str, tensors: Tensors) -> Any:
+    """Plain data for x at `path`, with its tensors moved into `tensors`; keys of dicts may be other than strings.
+
+    Torch's pytrees keep neither tuples as keys nor the versions of a module's state. Raises RecipeError for anything
+    but dense tensors, numbers, strings, None, and lists, tuples and dicts of these.
+
+    >>> tensors = {}
+    >>> split({3: (torch.ones(1), "a")}, "states", tensors)
+    {'dict': [[3, {'tuple': [{'tensor': 'states.3.0'}, 'a']}]]}
+    >>> tensors
+    {'states.3.0': tensor([1.])}
+    """
+    if is_sharded(x):
+        raise RecipeError(
+            f"Checkpoint, {path.split('.', 1)[1]}",
+            "it is sharded over ranks, and this rank has a part of it",
+            do="Save with torch.distributed.checkpoint, as examples/sharded.py does.",
+        )
+    if torch.is_tensor(x) and x.layout is torch.strided:
+        while path in tensors:
+            path += "'"
+        tensors[path] = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        return {"complex" if x.is_complex() else "tensor": path}
+    if isinstance(x, Mapping):
+        pairs = [[_key(key, path), split(value, f"{path}.{key}", tensors)] for key, value in x.items()]
+        if hasattr(x, "_metadata"):  # of a module: the versions of the states of its parts
+            return {"module": [pairs, split(x._metadata, f"{path}._metadata", tensors)]}
+        return {"Counter" if isinstance(x, Counter) else "dict": pairs}
+    if isinstance(x, (list, tuple)):
+        items = [split(value, f"{path}.{k}", tensors) for k, value in enumerate(x)]
+        return {"tuple" if isinstance(x, tuple) else "list": items}
+    return _plain(x, path)
+
+
+def _key(x: Any, path: str) -> Any:
+    """Plain data for the key of a dict; a tuple is coded entry by entry."""
+    return {"tuple": [_key(value, path) for value in x]} if isinstance(x, tuple) else _plain(x, path)
+
+
+def _plain(x: Any, path: str) -> None | bool | int | float | str:
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return x
+    raise RecipeError(
+        f"Checkpoint, {path.split('.', 1)[1]}",
+        f"a {type(x).__name__} cannot be saved",
+        do="Keep dense tensors, numbers (of numpy by .item()), strings, lists and dicts of them; "
+        "functions are not written, nor read.",
+    )
+
+
+def joined(x: Any, tensors: Tensors) -> Any:
+    """The value that `split` has taken apart.
+
+    >>> joined({"dict": [[3, {"tuple": [{"tensor": "states.3.0"}, "a"]}]]}, {"states.3.0": torch.ones(1)})
+    {3: (tensor([1.]), 'a')}
+    """
+    if not isinstance(x, dict):
+        return x
+    ((kind, content),) = x.items()
+    match kind:
+        case "tensor":
+            return tensors[content]
+        case "complex":
+            return torch.view_as_complex(tensors[content])
+        case "module":
+            pairs, metadata = content
+            state = OrderedDict((joined(key, tensors), joined(value, tensors)) for key, value in pairs)
+            setattr(state, "_metadata", joined(metadata, tensors))  # as torch does
+            return state
+        case "dict" | "Counter":
+            return PLAIN[kind]({joined(key, tensors): joined(value, tensors) for key, value in content})
+        case _:
+            return PLAIN[kind](joined(value, tensors) for value in content)

@@ -1,6 +1,6 @@
 """Several members of one network in one training loop, each a chain of its own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,8 +15,8 @@ from recipe.errors import RecipeError, warn
 
 from ..target.variables import seeded
 from ..target.vectorised import Vectorised
-from .losses import check_modules
 from .stacked import Stacked, numbers_of
+from .svrg import check_modules
 
 WHERE = "Ensemble"
 OWN = "Take Minibatches(..., members=...), or pass shared=True: one batch for all members."
@@ -57,12 +57,14 @@ class Ensemble(torch.nn.Module):
         seed: int = 0,
     ):
         super().__init__()
-        own = list(networks) if isinstance(networks, (list, tuple, torch.nn.ModuleList)) else None
-        if own is None:
-            _check_maker(networks)
-        self.members = numbers_of(WHERE, len(own) if own and members is None else members)
-        if own is None:
-            own = list(_networks(networks, self.members, seed))
+        source: Any = networks
+        are_made = isinstance(networks, (list, tuple, torch.nn.ModuleList))
+        if not are_made and (isinstance(networks, torch.nn.Module) or not callable(networks)):
+            what = f"a {type(networks).__name__} has one start for all members"
+            do = "Pass a function that makes a network, lambda: Network(...), or a list of networks."
+            raise RecipeError(WHERE, what, do=do)
+        self.members = numbers_of(WHERE, len(source) if are_made and members is None else members)
+        own = list(source) if are_made else [_made(source, own_seed) for own_seed in _seeds(seed, self.members)]
         _check_forms(own, self.members)
         self.network = _stacked(own, self.members.start)
         self._in_turn = False
@@ -153,24 +155,19 @@ class Ensemble(torch.nn.Module):
             raise RecipeError(f"{WHERE}, loss", what, do=OWN)
 
 
-def _check_maker(network: object) -> None:
-    """Refuses anything but a function, and a network."""
-    if isinstance(network, torch.nn.Module) or not callable(network):
-        what = f"a {type(network).__name__} has one start for all members"
-        raise RecipeError(
-            WHERE, what, do="Pass a function that makes a network, lambda: Network(...), or a list of networks."
-        )
+def _seeds(seed: int, members: range) -> list[int]:
+    """The seed of each member, a function of its number."""
+    n = len(members)
+    return noise.integers(seed, 0, NETWORK, n, (), high=2**31, device="cpu", first_chain=members.start).tolist()
 
 
-def _networks(network: Any, members: range, seed: int) -> Iterator[torch.nn.Module]:
-    """Yields a network for each member, made under the member's seed."""
-    seeds = noise.integers(seed, 0, NETWORK, len(members), (), high=2**31, device="cpu", first_chain=members.start)
-    for own in seeds.tolist():
-        with seeded(own):
-            module = network()
-        if not isinstance(module, torch.nn.Module):
-            raise RecipeError(WHERE, f"the function returns a {type(module).__name__}", do="Return an nn.Module.")
-        yield module
+def _made(network: Callable[[], Any], seed: int) -> torch.nn.Module:
+    """A network made under a seed."""
+    with seeded(seed):
+        module = network()
+    if not isinstance(module, torch.nn.Module):
+        raise RecipeError(WHERE, f"the function returns a {type(module).__name__}", do="Return an nn.Module.")
+    return module
 
 
 def _check_forms(networks: Sequence[Any], members: range) -> None:
@@ -201,12 +198,12 @@ def _form(network: torch.nn.Module) -> dict[str, tuple]:
 
 def _stacked(networks: Sequence[torch.nn.Module], first: int) -> torch.nn.Module:
     """A copy of the first network, with the parameters and buffers of all networks stacked."""
-    parameters = {
-        of_all[0]: Stacked(_stack(of_all), of_all[0].requires_grad, first=first)
-        for of_all in zip(*(network.parameters() for network in networks))
-    }
-    buffers = {of_all[0]: _stack(of_all) for of_all in zip(*(network.buffers() for network in networks))}
-    return _with(networks[0], parameters | buffers)
+    tensors: dict[torch.Tensor, torch.Tensor] = {}
+    for of_all in zip(*(network.parameters() for network in networks)):
+        tensors[of_all[0]] = Stacked(_stack(of_all), of_all[0].requires_grad, first)
+    for of_all in zip(*(network.buffers() for network in networks)):
+        tensors[of_all[0]] = _stack(of_all)
+    return _with(networks[0], tensors)
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,29 +1,32 @@
-"""Monitored numbers of a training loop: temperatures, thermostats and the noise of gradients, every tenth step."""
+"""Monitored numbers of a training loop: temperatures, thermostats, the noise of gradients, and signs of clipping.
+
+Numbers are read when they have arrived from the device, which is not waited for.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._utils import _flatten_dense_tensors
 
 from integrators.auxiliary import masses
-from integrators.processes import Spread
-from integrators.transfers import Arrivals, norms
+from integrators.transfers import Arrivals, largest, norms
 from recipe import Recipe
+from recipe.errors import warn
 
-from ..results.temperatures import Temperature, temperature_of
 from .rates import Setting
-from .shards import counted, is_sharded, local
-from .stacked import labels, of_member, states_of_member
-from .tensors import flat, precise
+from .shards import Shards
+from .stacked import count
+from .tensors import by_chain, end_to_end, precise
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
 SITES = 4096  # of a group, at which the noise of gradients is measured; also the most of a small tensor
-NOISE_SITES = "sites of noise"  # entry of a row: the number of sites that its noise is a sum over
+LOOKS = 24  # first steps of a training loop, whose gradients may show that they are clipped
+ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
+NOISE, NOISE_SITES = "noise", "sites of noise"  # in a row: a sum over so many sites
 
-Row = dict[str, float]
+Tensors = Sequence[torch.Tensor]
 
 
 def is_looked_at(step: int) -> bool:
@@ -35,202 +38,201 @@ def is_looked_at(step: int) -> bool:
     return step % (EVERY << max(0, (step // OFTEN).bit_length() - 1)) == 0
 
 
+class Clipping:
+    """Warns once if gradients of the first steps keep one norm or one largest entry, and the other of the two changes.
+
+    Clipping changes the law that is sampled. `where` begins the warning.
+    """
+
+    def __init__(self, where: str, arrivals: Arrivals):
+        self.where = where
+        self.arrivals = arrivals
+        self.looks = 0
+        self.sizes: list[tuple[float, float]] = []  # norm and largest entry of the gradients of each step
+
+    @property
+    def looks_on(self) -> bool:
+        """Whether the gradients of the next step are looked at."""
+        return self.looks < LOOKS
+
+    def see(self, gradients: Tensors, shards: Shards | None = None) -> None:
+        """Measures the gradients of a step; sharded ones are the parts on this rank, and sizes are of all ranks."""
+        if not self.looks_on:
+            return
+        self.looks += 1
+        of_each, biggest = norms(gradients), largest(gradients).amax().reshape(1)
+        if shards is not None:
+            of_each = shards.add(of_each.square()).sqrt()
+            shards.spread.maximise(biggest)
+        self.arrivals.send(torch.cat([of_each, biggest]), self._read)
+
+    def _read(self, sizes: list[float]) -> None:
+        """Compares the sizes of a step's gradients with the sizes of earlier steps."""
+        *of_each, biggest = sizes
+        norm = math.hypot(*of_each)
+        one_norm = sum(_same(norm, n) and _apart(biggest, b) for n, b in self.sizes)
+        one_largest = sum(_same(biggest, b) and _apart(norm, n) for n, b in self.sizes)
+        if len(self.sizes) < LOOKS and biggest and max(one_norm, one_largest) >= ALIKE - 1:
+            warn(
+                f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
+                "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
+                "take a smaller lr."
+            )
+            self.looks = LOOKS
+            self.sizes += LOOKS * [(0.0, 0.0)]  # no more warnings
+        self.sizes.append((norm, biggest))
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-5 * a
+
+
+def _apart(a: float, b: float) -> bool:
+    return abs(a - b) > 1e-3 * a
+
+
 class Gauges:
-    """Rows of numbers by chain of the parameter groups, taken before some of the steps: means over sites.
+    """Rows of numbers of each parameter group, taken before some of the steps: means over the sites of each chain.
 
     "kinetic.p": p^2/(m T). "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, the rise of "kinetic.p" by half a kick.
     "configurational": theta g/T. "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches
-    and a part from the move between the steps. Thermostats by their names. Where sites are spread over ranks, rows
-    hold this rank's part of each mean, and `late` adds up the parts.
+    and a part from the move between the steps. Thermostats by their names. Of sharded sites rows hold this rank's part
+    of each mean, and `late` adds up the parts.
     """
 
-    def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
+    def __init__(self, recipe: Recipe, clipping: Clipping) -> None:
         self.recipe = recipe
-        self.arrivals = arrivals
-        self.rows: dict[str, list[Row]] = {}  # by the label of the chain
-        self._before: dict[str, torch.Tensor] = {}  # gradients at some sites
-        self._noise: dict[str, list[tuple[float, float]]] = {}  # since the last look: sums over sites, and their number
+        self.clipping = clipping
+        self.arrivals = clipping.arrivals
+        self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
+        self._before: dict[int, torch.Tensor] = {}  # gradients at some sites, by group
 
     def looks_on(self, step: int) -> bool:
-        """Whether a group may be looked at before this step."""
-        return bool(self._before) or is_looked_at(step)
+        """Whether a group may be looked at before this step; reads what has arrived."""
+        self.arrivals.look()
+        return self.clipping.looks_on or bool(self._before) or is_looked_at(step)
 
     @torch.no_grad()
     def see(
         self,
         index: int,
         group: Mapping[str, Any],
-        gradients: Sequence[torch.Tensor],
+        gradients: Tensors,
         states: Sequence[Mapping[str, torch.Tensor]],
         setting: Setting,
-        spread: Spread | None = None,
+        shards: Shards | None = None,
     ) -> None:
-        """Records a row for each chain of a group, at the steps that are looked at.
+        """Records a row of a group, at the steps that are looked at.
 
-        `gradients`: of the mean loss; `states`: of each parameter. With a `spread`, `gradients` are the part on this
-        rank, parameters and states the whole tensors.
+        `gradients`: of the mean loss, of sharded parameters the part on this rank; `states`: of each parameter.
         """
+        self.clipping.see(gradients, shards)
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
-        if not looks and not self._before:
+        before = self._before.pop(index, None)
+        if not looks and before is None:
             return
-        params = group["params"]
-        names = labels(index, params)
-        if spread is not None:
-            params, gradients, states = _counted_here(spread, params, gradients, states)
-        for k, label in enumerate(names):
-            own = of_member(params, k, gradients)
-            if label in self._before:
-                self._see_noise(label, group, own)
-            if looks:
-                weights = of_member(params, k, params)
-                self._see(label, group, weights, own, states_of_member(params, k, states), setting, spread)
+        chains = count(group["params"])
+        slopes = bundled(gradients if shards is None else shards.parts(gradients), chains)
+        some = _some(slopes)
+        if before is not None and before.shape == some.shape:
+            squares = (some - before).square().sum(1) * (group["num_data"] ** 2 / 2)
+            self._send(index, {NOISE: squares, NOISE_SITES: torch.full_like(squares, some.shape[1])})
+        if looks:
+            self._before[index] = some
+            self._send(index, self._numbers(group, slopes, states, setting, shards), {"step": group["step_number"]})
 
-    def _see(
+    def _numbers(
         self,
-        label: str,
         group: Mapping[str, Any],
-        params: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
+        slopes: Tensors,
         states: Sequence[Mapping[str, torch.Tensor]],
         setting: Setting,
-        spread: Spread | None,
-    ) -> None:
-        """Records a row for a chain."""
-        gradients = bundled(gradients)
-        params = bundled(params)
-        self._before[label] = _some(gradients)
-        sites = sum(p.numel() for p in params) if spread is None else spread.sites
-        T = setting.temperature
-        N = group["num_data"]
-        size = _squares(gradients) * N**2
+        shards: Shards | None,
+    ) -> dict[str, torch.Tensor]:
+        """The numbers of a row, `(chains,)` by name."""
+        chains = count(group["params"])
+
+        def own(tensors: Tensors) -> list[torch.Tensor]:
+            return bundled(tensors if shards is None else shards.parts(tensors), chains)
+
+        N, decay = group["num_data"], group["weight_decay"]
+        sites = sum(p.numel() for p in group["params"]) // chains
+        heat = sites * setting.temperature
         numbers = {}
         if not self.recipe.has_other_energy:
-            numbers["configurational"] = _virial(params, gradients, N, group["weight_decay"]) / (sites * T)
-        for block, mass in masses(self.recipe, setting.parameters).items():
-            momenta = bundled([state[block] for state in states])
-            numbers[f"kinetic.{block}"] = _squares(momenta) / (mass * sites * T)
-            numbers[f"kick.{block}"] = size * setting.step_size**2 / (4 * mass * sites * T)
+            weights = own(group["params"])
+            numbers["configurational"] = (_dots(weights, slopes) + decay * _dots(weights, weights)) * (N / heat)
+        for block, mass in masses_of(self.recipe, setting).items():
+            momenta = own([state[block] for state in states])
+            numbers[f"kinetic.{block}"] = _dots(momenta, momenta) / (mass * heat)
+            numbers[f"kick.{block}"] = _dots(slopes, slopes) * ((N * setting.step_size) ** 2 / (4 * mass * heat))
         for b in self.recipe.thermostats:
-            own = torch.cat(bundled([state[b.name] for state in states if b.name in state]))
-            numbers[b.name] = own.sum() / (sites if b.is_vector else 1)
-        names = list(numbers)
-        start = {"step": group["step_number"]}
+            numbers[b.name] = states[0][b.name] / (1 if shards is None else shards.ranks)
+            if b.is_vector:
+                bundles = own([state[b.name] for state in states])
+                numbers[b.name] = torch.stack([x.sum(1) for x in bundles]).sum(0) / sites
+        return numbers
+
+    def _send(self, index: int, numbers: dict[str, torch.Tensor], row: dict[str, Any] | None = None) -> None:
+        """Adds numbers to the latest row of a group once they have arrived; with a `row`, begins with this one."""
+        rows = self.rows.setdefault(index, [])
 
         def read(values: list[float]) -> None:
-            row = start | dict(zip(names, values))
-            noise = self._noise.pop(label, [])
-            if noise:
-                row["noise"], row[NOISE_SITES] = noise[-1]
-            if spread is not None or all(map(math.isfinite, values)):
-                self.rows.setdefault(label, []).append(row)
+            if row is not None:
+                rows.append(row)
+            each = len(values) // max(1, len(numbers))
+            rows[-1].update({name: values[k * each : (k + 1) * each] for k, name in enumerate(numbers)})
 
-        like = params[0]
-        looked_at = [x.to(like.dtype).reshape(()) for x in numbers.values()]
-        self.arrivals.send(torch.stack(looked_at) if looked_at else like.new_zeros(0), read)
+        self.arrivals.send(torch.cat(list(numbers.values())) if numbers else torch.zeros(0, device="cpu"), read)
 
-    def late(self, label: str, spread: Spread | None = None) -> dict[str, torch.Tensor]:
-        """Series by name over the later half of a chain's steps; with a `spread` all ranks call this together."""
-        rows = self.rows.get(label, [])
-        if spread is not None:
-            rows = self._over_ranks(rows, spread)
-        late = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
-        names = [name for name in (late[0] if late else ()) if name not in ("step", NOISE_SITES)]
-        series = {
-            name: torch.tensor([row[name] for row in late if name in row], dtype=torch.float64, device="cpu")
-            for name in (*names, NOISE_SITES)
-        }
-        sites = series.pop(NOISE_SITES)
-        if "noise" in series:
-            series["noise"] /= sites
-        return series
-
-    def _over_ranks(self, rows: list[Row], spread: Spread) -> list[Row]:
-        """The finite rows, with the parts of all ranks added up."""
-        names = sorted({name for row in rows for name in row} - {"step"})
-        numbers = [[row.get(name, 0.0) for name in names] + [1.0] for row in rows]
-        sums = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), len(names) + 1)
-        spread.add(sums)
-        of_chain = {b.name for b in self.recipe.thermostats if not b.is_vector}  # scalars, the same on every rank
-        whole = []
-        for row, (*values, ranks) in zip(rows, sums.tolist()):
-            means = {name: x / ranks if name in of_chain else x for name, x in zip(names, values) if name in row}
-            if all(map(math.isfinite, values)):
-                whole.append({"step": row["step"]} | means)
-        return whole
-
-    def _see_noise(self, label: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor]) -> None:
-        before = self._before.pop(label)
-        now = _some(bundled(gradients))
-        if before.shape != now.shape:
-            return
-        total = (now - before).square().sum().reshape(1) * (group["num_data"] ** 2 / 2)
-        sites = float(now.numel())
-        self.arrivals.send(total, lambda values: self._noise.setdefault(label, []).append((values[0], sites)))
+    def late(self, index: int, chains: int, shards: Shards | None = None) -> list[dict[str, torch.Tensor]]:
+        """Series by name of each chain of a group, over the later half of its steps; of shards all ranks call this."""
+        rows = self.rows.get(index, [])
+        names = [name for name in (rows[0] if rows else ()) if name not in ("step", NOISE, NOISE_SITES)]
+        missing = chains * [math.nan]
+        numbers = [[row.get(name, missing) for name in (*names, NOISE, NOISE_SITES)] for row in rows]
+        table = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), len(names) + 2, chains)
+        if shards is not None:
+            shards.spread.add(table)
+        steps = torch.tensor([row["step"] for row in rows], device="cpu")
+        return [_later_half(names, steps, of_chain) for of_chain in table.unbind(2)]
 
 
-def bundled(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Flat tensors in the type in which steps compute, with the small ones concatenated into one at the end.
+def _later_half(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Series by name of the finite rows of `table`, `(rows, numbers)`, over the later half of the steps."""
+    finite = table[:, : len(names)].isfinite().all(1)
+    steps, table = steps[finite], table[finite]
+    *numbers, noise, sites = table[2 * steps >= steps.max()].unbind(1) if len(steps) else table.unbind(1)
+    series = dict(zip(names, numbers))
+    noise = (noise / sites)[noise.isfinite()]
+    return series | ({NOISE: noise} if len(noise) else {})
 
-    >>> bundled([torch.ones(2, 2), torch.zeros(9000), torch.ones(3)])[1]
-    tensor([1., 1., 1., 1., 1., 1., 1.])
+
+def masses_of(recipe: Recipe, setting: Setting) -> dict[str, float]:
+    """The masses of Gaussian momenta by block, where all sites have the same."""
+    values = masses(recipe, setting.parameters).items()
+    return {block: float(mass) for block, mass in values if not torch.is_tensor(mass) or mass.numel() == 1}
+
+
+def bundled(tensors: Tensors, chains: int) -> list[torch.Tensor]:
+    """Tensors `(chains, sites)` in the type in which steps compute; small ones are concatenated into one at the end.
+
+    >>> bundled([torch.ones(2, 2), torch.zeros(9000), torch.ones(3)], chains=1)[1]
+    tensor([[1., 1., 1., 1., 1., 1., 1.]])
     """
-    small: list[torch.Tensor] = []
-    bundles: list[torch.Tensor] = []
-    for t in tensors:
-        if t.numel() <= SITES:
-            small.append(t)
-        else:
-            bundles.append(flat(t))
+    bundles = [by_chain(t, chains) for t in tensors if t.numel() > SITES]
+    small = [t for t in tensors if t.numel() <= SITES]
     if small:
-        bundles.append(_flatten_dense_tensors(small))
+        bundles.append(end_to_end(small, chains))
     return [t.to(precise(t.dtype)) for t in bundles]
 
 
-def _counted_here(
-    spread: Spread,
-    params: Sequence[torch.Tensor],
-    gradients: Sequence[torch.Tensor],
-    states: Sequence[Mapping[str, torch.Tensor]],
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """The parts of parameters, gradients and states on this rank; empty for copies that another rank counts."""
-    ours = counted(spread, params)
-
-    def here(t: torch.Tensor, is_ours: bool) -> torch.Tensor:
-        return local(t) if is_ours or not is_sharded(t) else flat(t)[:0]
-
-    of_params = [{name: here(t, is_ours) for name, t in state.items()} for state, is_ours in zip(states, ours)]
-    kept = [g if is_ours else flat(g)[:0] for g, is_ours in zip(gradients, ours)]
-    return [here(p, is_ours) for p, is_ours in zip(params, ours)], kept, of_params
+def _some(gradients: Tensors) -> torch.Tensor:
+    """Gradients at evenly spaced sites of all tensors, about SITES of each chain, `(chains, some)`."""
+    every = -(-sum(g.shape[1] for g in gradients) // SITES)
+    return torch.cat([g[:, :: max(every, 1)] for g in gradients], 1)
 
 
-def temperatures_over_ranks(
-    momenta: Sequence[torch.Tensor], mass: Any, temperature: float, spread: Spread
-) -> list[Temperature]:
-    """The kinetic temperature of each tensor of momenta, sharded over ranks; all ranks call this together."""
-    parts = [local(p) for p in momenta]
-    ours = torch.tensor(counted(spread, parts), device=parts[0].device)
-    squares = torch.stack([p.double().square().sum() for p in parts]) * ours
-    spread.add(squares)
-    pairs = zip(momenta, (squares / float(mass)).tolist())
-    return [temperature_of(square / p.numel(), p.numel(), temperature) for p, square in pairs]
-
-
-def _some(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Gradients at evenly spaced sites of all tensors, about SITES of them, flat."""
-    every = -(-sum(g.numel() for g in gradients) // SITES)
-    return torch.cat([g[:: max(every, 1)] for g in gradients])
-
-
-def _squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum of squares over all sites."""
-    return norms(tensors).square().sum()
-
-
-def _virial(
-    params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], num_data: int, weight_decay: float
-) -> torch.Tensor:
-    """The sum of theta dU/dtheta over all sites, for U = num_data (loss + weight_decay theta^2/2)."""
-    products = torch.stack([torch.dot(p, g) for p, g in zip(params, gradients)]).sum() * num_data
-    if weight_decay:
-        products = products + _squares(params) * (num_data * weight_decay)
-    return products
+def _dots(tensors: Tensors, others: Tensors) -> torch.Tensor:
+    """The inner products over all sites of each chain, `(chains,)`."""
+    return torch.stack([torch.stack(list(map(torch.dot, x, y))) for x, y in zip(tensors, others)]).sum(0)

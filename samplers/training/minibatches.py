@@ -1,18 +1,75 @@
 """Minibatches for a training loop, in an order that is a function of (seed, epoch); the position can be saved."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from integrators import noise
 from integrators.streams import ORDER
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .sources import source_of
 from .stacked import numbers_of
+
+NO_DATASET = IterableDataset, Mapping, list, str, tuple
+
+
+class Rows:
+    """Rows of tensors that share their first axis, or items of a map-style dataset, taken by number.
+
+    Batches of a tensor are tensors, of a tuple tuples; items are put together by torch's default_collate. Raises
+    RecipeError, in the name of `where`, for other data, tensors with different numbers of rows, and no data.
+
+    >>> Rows((torch.tensor([5.0, 6.0, 7.0]), torch.tensor([0, 1, 0])), "doctest").take(torch.tensor([2, 0]))
+    (tensor([7., 5.]), tensor([0, 0]))
+    >>> Rows(torch.utils.data.TensorDataset(torch.tensor([5.0, 6.0])), "doctest").take(torch.tensor([1]))
+    [tensor([6.])]
+    """
+
+    def __init__(self, data: Any, where: str):
+        where = f"{where}, data"
+        self.data = data
+        self.device = torch.device("cpu")
+        self.tensors: tuple[torch.Tensor, ...] = ()
+        if hasattr(data, "__array__") or isinstance(data, tuple) and data:
+            self.tensors = _tensors_of(data, where)
+            self.device = self.tensors[0].device
+        elif not hasattr(data, "__getitem__") or not isinstance(data, Sized) or isinstance(data, NO_DATASET):
+            raise RecipeError(
+                where,
+                f"a {type(data).__name__} has no rows by number",
+                do="Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__.",
+            )
+        self.num_data = len(self.tensors[0] if self.tensors else data)
+        if not self.num_data:
+            raise RecipeError(where, "there are none", do="Pass at least one datum.")
+
+    def take(self, rows: torch.Tensor) -> Any:
+        """The batch of these rows; for rows `(members, batch)`, the batches of all members, stacked."""
+        if self.tensors:
+            batch = tuple(t[rows] for t in self.tensors)
+            return batch if isinstance(self.data, tuple) else batch[0]
+        if rows.dim() > 1:
+            return default_collate([self.take(own) for own in rows])
+        numbers = rows.tolist()
+        together = getattr(self.data, "__getitems__", None)
+        return default_collate(together(numbers) if together else [self.data[i] for i in numbers])
+
+
+def _tensors_of(data: Any, where: str) -> tuple[torch.Tensor, ...]:
+    try:
+        tensors = tuple(map(torch.as_tensor, data if isinstance(data, tuple) else (data,)))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RecipeError(where, f"they are no tensors ({error})", do="Pass a tensor, or a tuple of them.") from error
+    if any(t.dim() == 0 for t in tensors):
+        raise RecipeError(where, "there is no axis of rows", do="Pass tensors with one row per datum.")
+    for i, t in enumerate(tensors):
+        if len(t) != len(tensors[0]):
+            what = f"tensor {i} has {len(t)} rows, tensor 0 has {len(tensors[0])}"
+            raise RecipeError(where, what, do="Every tensor has one row per datum.")
+    return tensors
 
 
 class Minibatches:
@@ -46,7 +103,7 @@ class Minibatches:
         world_size: int = 1,
         members: int | range | None = None,
     ):
-        self.source = source_of(data, "Minibatches")
+        self.source = Rows(data, "Minibatches")
         self.num_data = self.source.num_data
         self.batch_size = _integer("batch_size", batch_size, 1, self.num_data)
         self.seed = _integer("seed", seed, 0, 2**64 - 1)
@@ -57,11 +114,9 @@ class Minibatches:
         self.drop_last = bool(drop_last)
         for size in (self.batch_size, 0 if drop_last else self.num_data % self.batch_size):
             if size % self.world_size:
-                raise RecipeError(
-                    "Minibatches, world_size",
-                    f"a batch of {size} has no {world_size} equal parts",
-                    do=f"Take a batch_size that {world_size} divides, and drop_last=True.",
-                )
+                what = f"a batch of {size} has no {world_size} equal parts"
+                do = f"Take a batch_size that {world_size} divides, and drop_last=True."
+                raise RecipeError("Minibatches, world_size", what, do=do)
         self.epoch = 0
         self.batch = 0
         self._ordered: tuple[int, torch.Tensor] | None = None  # an epoch and its order
@@ -76,25 +131,15 @@ class Minibatches:
         >>> Minibatches(torch.zeros(6), 2, seed=1, replacement=True).order(0)
         tensor([2, 3, 3, 3, 3, 4])
         """
+        n, members = self.num_data, self.members or range(1)
+        count, high = (n, n) if self.replacement else (2 * n, 2**31)
+        on, first = self.source.device, members.start
+        drawn = noise.integers(self.seed, epoch, ORDER, len(members), (count,), high=high, device=on, first_chain=first)
+        drawn = drawn if self.members else drawn[0]
         if self.replacement:
-            return self._draw(epoch, self.num_data, high=self.num_data)
-        high, low = self._draw(epoch, 2 * self.num_data, high=2**31).chunk(2, -1)
-        return (high << 31 | low).argsort(stable=True)  # 62 bits: of a million rows two agree once in 1e7 epochs
-
-    def _draw(self, epoch: int, count: int, high: int) -> torch.Tensor:
-        """Uniform integers on [0, high), a function of the epoch, `(count,)`, or `(members, count)`."""
-        chains = self.members or range(1)
-        drawn = noise.integers(
-            self.seed,
-            epoch,
-            ORDER,
-            len(chains),
-            (count,),
-            high=high,
-            device=self.source.device,
-            first_chain=chains.start,
-        )
-        return drawn if self.members else drawn[0]
+            return drawn
+        left, right = drawn.chunk(2, -1)
+        return (left << 31 | right).argsort(stable=True)  # 62 bits: of a million rows two agree once in 1e7 epochs
 
     def __iter__(self) -> Iterator:
         return map(self.source.take, self.rows())
@@ -105,14 +150,13 @@ class Minibatches:
         while more:
             if self._ordered is None or self._ordered[0] != self.epoch:
                 self._ordered = self.epoch, self.order(self.epoch)
-            order = self._ordered[1]
             first = self.batch * self.batch_size
-            rows = order[..., first : first + self.batch_size].chunk(self.world_size, -1)[self.rank]
+            batch = self._ordered[1][..., first : first + self.batch_size]
             self.batch += 1
             more = self.batch < len(self)
             if not more:
                 self.epoch, self.batch = self.epoch + 1, 0
-            yield rows
+            yield batch.chunk(self.world_size, -1)[self.rank]
 
     def as_sampler(self) -> Sampler[list[int]]:
         """A sampler of the batches as lists of rows, for DataLoader(dataset, batch_sampler=...), by this position.
@@ -127,7 +171,7 @@ class Minibatches:
         if self.members:
             do = "Iterate over the Minibatches, or leave members out."
             raise RecipeError("Minibatches, as_sampler", "a DataLoader has no batch for each member", do=do)
-        return _Rows(self)
+        return _OfRows(self)
 
     def state_dict(self, *, seen: int | None = None) -> dict[str, int]:
         """The position, the numbers of the epoch and of its next batch, and the settings of the order; plain integers.
@@ -151,29 +195,21 @@ class Minibatches:
             raise RecipeError(where, f"{state!r} is no place", do="Pass what state_dict() returned.")
         for name, value in kind.items():
             if state[name] != value:
-                raise RecipeError(
-                    where,
-                    f"it is a place where {name} = {state[name]!r}, here it is {value}",
-                    do="Make the same batches.",
-                )
+                what = f"it is a place where {name} = {state[name]!r}, here it is {value}"
+                raise RecipeError(where, what, do="Make the same batches.")
         epoch = _integer("epoch", state["epoch"], 0, 2**63 - 1, "load_state_dict")
         self.batch = _integer("batch", state["batch"], 0, len(self) - 1, "load_state_dict")
         self.epoch = epoch
 
     def _kind(self) -> dict[str, int]:
         """The settings that a position is valid for."""
-        kind = {
-            "seed": self.seed,
-            "num_data": self.num_data,
-            "batch_size": self.batch_size,
-            "replacement": int(self.replacement),
-            "drop_last": int(self.drop_last),
-        }
         own = self.members
+        names = ("seed", "num_data", "batch_size", "replacement", "drop_last")
+        kind = {name: int(getattr(self, name)) for name in names}
         return kind | ({"first_member": own.start, "members": len(own)} if own else {})
 
 
-class _Rows(Sampler[list[int]]):
+class _OfRows(Sampler[list[int]]):
     def __init__(self, minibatches: Minibatches):
         self.minibatches = minibatches
 

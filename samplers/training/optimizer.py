@@ -9,13 +9,8 @@ import torch
 import torch.optim.optimizer as torch_optimizers
 
 import integrators
-from integrators import noise, operator_checks, operators, streams
-from integrators.auxiliary import masses
-from integrators.kernels import gpu
-from integrators.kernels.choice import BY_DEVICE, kernel_or_none
+from integrators import noise, operators, streams
 from integrators.optimizer_form import optimizer_form
-from integrators.processes import Spread
-from integrators.relaxation import relaxation_steps
 from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
@@ -24,30 +19,19 @@ from recipe.errors import RecipeError, did_you_mean, warn
 
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
-from ..results.temperatures import Temperature, kinetic_temperature
+from ..results.temperatures import Temperature
 from ..stock import named
-from .blocks import begin, hold_places, take_up
-from .clipping import ClippingWatch
-from .engines import KernelEngine, TextEngine
-from .gauges import Gauges, temperatures_over_ranks
-from .precision import OnCopies, copies_of
-from .rates import SETTINGS, Rates, Setting
-from .report import report_of_loop
-from .shards import as_part, check_agreement, is_sharded, local, local_gradient, spread_of, with_gradients
+from . import rates
+from .blocks import hold_places, take_up
+from .gauges import Clipping, Gauges
+from .group import CHECKED, Group, Sampler
+from .rates import SETTINGS, Setting
+from .report import Series, report_of_loop
+from .shards import as_part
 from .stacked import count, labels, members_of
-from .tensors import (
-    by_chain,
-    check_gradients,
-    check_gradients_apart,
-    check_parameters,
-    observations_like,
-    precise,
-    usable_gradients,
-)
-from .values import values_of
+from .tensors import check_parameters, precise, values_of
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
-CHECKED = 50  # steps from one look at the gradients' numbers to the next
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -106,25 +90,19 @@ class Optimizer(torch.optim.Optimizer):
     ):
         _check_order(params, recipe)
         recipe = named(recipe, "Optimizer")
-        self.where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
-        self.recipe = recipe
-        self.capturable = _capturable(self.where, capturable, backend)
-        self.backend = "triton" if capturable else backend
-        self.word = scheme
-        self.pieces = pieces
-        self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
-        self._compile(freeze)
-        if self.recipe.metropolis:
-            warn(
-                f"{self.where}: steps that are made to be accepted or rejected, as by samplers.sample, are all taken "
-                "here; how far that is off grows with the step size and the noise of gradients. Of a training loop are "
-                "'sgld', 'sghmc' and 'underdamped-langevin'."
-            )
-        self._meet_values()
+        where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
+        if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
+            what = f"capturable = {capturable!r}, backend = {backend!r}"
+            raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
+        backend = "triton" if capturable else backend
+        self.how = {"scheme": scheme, "pieces": pieces, "backend": backend}  # for integrators.compile
+        step = _compiled(where, recipe, freeze, self.how)
+        _warn_of_law(where, step, capturable)
         key = noise.Key(seed, 0, chain)  # raises RecipeError for an invalid seed or chain
-        self.seed = key.seed
-        self.chain = integer(self.where, "chain", key.first_chain, most=streams.GROUP - 1)
-        self._check_names(parameters)
+        chain = integer(where, "chain", key.first_chain, most=streams.GROUP - 1)
+        self.sampler = Sampler(where, step, key.seed, chain, backend, capturable)
+        self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
+        _check_names(where, step, parameters)
         self._begin()
         own = {
             "lr": lr,
@@ -134,28 +112,8 @@ class Optimizer(torch.optim.Optimizer):
             "temperature": temperature,
             "weight_decay": weight_decay,
         }
-        of_recipe = {name: parameters.get(name) for name in self.rotated.parameters}
+        of_recipe = {name: parameters.get(name) for name in step.parameters}
         super().__init__(params, own | of_recipe | {"step_number": 0})
-
-    def _compile(self, freeze: Any) -> None:
-        """Compiles the step that leaves the blocks and adapted quantities of these names unchanged."""
-        step = integrators.compile(self.recipe, self.word, pieces=self.pieces, freeze=freeze, backend=self.backend)
-        _check_target(self.where, self.recipe)
-        adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in step.frozen}
-        self.program = optimizer_form(self.recipe, step.scheme, step.flows, adapt, value=True)
-        self.rotated = Step(self.recipe, self.program.scheme, step.flows, self.program, frozen=step.frozen)
-
-    def _meet_values(self) -> None:
-        """Warns about formulas that read U itself, which a batch only estimates; refuses these with `capturable`."""
-        if not self.program.needs_value:
-            return
-        if self.capturable:
-            what = "capturable = True, and its formulas read U itself, which a graph does not take from a closure"
-            raise RecipeError(self.where, what, do="Step without a graph.")
-        warn(
-            f"{self.where}: the formulas read U itself, of which the loss of a minibatch is an estimate: the law is "
-            "not exp(-H). Return the loss of all data from the closure of step() for one that is."
-        )
 
     def freeze(self, *names: str) -> None:
         """Freezes blocks and adapted quantities by name from the next step on, as after a burn-in; no names free all.
@@ -166,36 +124,27 @@ class Optimizer(torch.optim.Optimizer):
         >>> optimizer = Optimizer(torch.nn.Linear(3, 1).parameters(), AdaptiveSGHMC, step_size=1e-3, num_data=500)
         >>> optimizer.freeze("V", "gbar", "tau")
         """
-        self._compile(names)
-        self._begin_with_step()
+        sampler = self.sampler
+        self.sampler = replace(sampler, step=_compiled(sampler.where, sampler.recipe, names, self.how))
+        self._take_time()
+        self._groups.clear()
         for group in self.param_groups:
             group["sampler"] = self._identity(group["params"])
 
-    def _begin_with_step(self) -> None:
-        """Resets the rates and engines, which belong to the step."""
-        self._rates = Rates(self.rotated, self.where)
-        self._names = (*SETTINGS, *self.rotated.parameters)  # by name, in every group
-        self._engines: dict[int, TextEngine | OnCopies] = {}
-        self._in_use: dict[int, tuple[tuple, Setting]] = {}  # by group: values, their Setting
-
     def _begin(self) -> None:
-        """Resets everything that a copy does not share: rates, engines, clocks, spreads and monitors."""
-        self._begin_with_step()
-        self._clocks: dict[int, torch.Tensor] = {}  # by group: the count of steps on its device
-        self._spreads: dict[int, Spread | None] = {}  # by group: the sites on this rank; None for all
-        self._arrivals = Arrivals()  # of gradients' sizes
-        self._clipping = ClippingWatch(self.where, self._arrivals)
-        self._gauges = Gauges(self.recipe, self._arrivals)
+        """Resets what a copy does not share: groups with their kernels, and gauges."""
+        self._groups: dict[int, Group] = {}
+        self._gauges = Gauges(self.sampler.recipe, Clipping(self.sampler.where, Arrivals()))
 
-    def _check_names(self, parameters: Mapping[str, Any]) -> None:
-        """Refuses a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
-        for name in self.rotated.parameters:
-            if name in inspect.signature(Optimizer.__init__).parameters or name in BOOKKEPT:
-                raise RecipeError(self.where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
-        for name in parameters:
-            if name not in self.rotated.parameters:
-                known = [*self.rotated.parameters, *SETTINGS]
-                raise RecipeError(self.where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
+    def _group(self, index: int) -> Group:
+        """The group of this number in motion."""
+        if index not in self._groups:
+            self._groups[index] = Group(self.sampler, index, self.param_groups[index], self.state, self._gauges)
+        return self._groups[index]
+
+    @property
+    def _in_motion(self) -> list[Group]:
+        return [self._group(index) for index in range(len(self.param_groups))]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters with settings of its own; parameters that require no gradient are left out.
@@ -207,28 +156,26 @@ class Optimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         held = _without_frozen(group)
         group["sampler"] = self._identity(group["params"])
+        where = self.sampler.where
         try:
-            check_parameters(self.where, group["params"])
-            known = {*self._names, *BOOKKEPT}
+            check_parameters(where, group["params"])
+            known = {*SETTINGS, *self.sampler.step.parameters, *BOOKKEPT}
             for name in group:
                 if name not in known:
-                    raise RecipeError(self.where, f"'{name}' is not a setting of a group", do=did_you_mean(name, known))
+                    raise RecipeError(where, f"'{name}' is not a setting of a group", do=did_you_mean(name, known))
+            last = self.sampler.chain + (members_of(group["params"]) or range(1))[-1]
+            if last >= streams.GROUP:
+                what = f"its last chain would have the number {last}, and a group has {streams.GROUP}"
+                raise RecipeError(where, what, do="Take a smaller chain, or another seed.")
             self.settings(group)
         except RecipeError:
             self.param_groups.pop()
             raise
         self.held += held
 
-    def _state_here(self, group: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The state of a group by block; of a vector block, the part at the first parameter with sites on this rank."""
-        state: dict[str, torch.Tensor] = {}
-        for p in reversed(group["params"] if group["step_number"] else []):
-            state |= {name: x for name, x in _parts([self.state.get(p, {})])[0].items() if x.numel()}
-        return state
-
-    def settings(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
-        """Step size, temperature and parameters of a group, given or converted from lr and momentum, by `Rates`."""
-        return self._rates.setting(group, budget=budget)
+    def settings(self, group: Mapping[str, Any]) -> Setting:
+        """Step size, temperature and parameters of a group, given or converted from lr and momentum, and checked."""
+        return rates.setting(self.sampler.step, self.sampler.where, group)
 
     def step(
         self, closure: Callable[[], Any] | None = None, *, observe: Mapping[str, torch.Tensor] | None = None
@@ -256,196 +203,31 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        where = f"{self.sampler.where}, step"
         observe = observe or {}
-        for name in self.rotated.observations:
+        for name in self.sampler.step.observations:
             if not torch.is_tensor(observe.get(name)):
-                raise RecipeError(
-                    f"{self.where}, step",
-                    f"the observation '{name}' is missing",
-                    do=f"Pass observe={{{name!r}: tensor}}.",
-                )
-        values: list[torch.Tensor | None] = [None] * len(self.param_groups)
-        if self.program.needs_value:
-            values = values_of(f"{self.where}, step", self.param_groups, loss)
-        for index, group in enumerate(self.param_groups):
+                do = f"Pass observe={{{name!r}: tensor}}."
+                raise RecipeError(where, f"the observation '{name}' is missing", do=do)
+        values: Sequence[torch.Tensor | None] = len(self.param_groups) * [None]
+        if self.sampler.step.program.needs_value:
+            values = values_of(where, self.param_groups, loss)
+        for index, (group, value) in enumerate(zip(self.param_groups, values)):
             if group["params"] and group["lr"] != 0:
-                self._move(index, group, observe, values[index])
-                group["step_number"] += 1
+                freed = sum(p.requires_grad for p in self.held) if group["step_number"] % CHECKED == 0 else 0
+                if freed:
+                    what = f"{freed} parameter(s) that were frozen when they were given require a gradient by now"
+                    raise RecipeError(where, what, do="Give them to add_param_group().")
+                self._group(index).step(observe, value)
             elif not group["step_number"]:
-                hold_places(self.recipe, group, self.state)
+                hold_places(self.sampler.recipe, group, self.state)
         return loss
-
-    def _move(
-        self, index: int, group: dict[str, Any], observe: Mapping[str, torch.Tensor], value: torch.Tensor | None
-    ) -> None:
-        engine = self._engines.get(index)
-        whole, group = group, self._part(group)
-        if observe:
-            observe = observations_like(f"{self.where}, step", self.recipe, observe, group["params"])
-        gradients: list[torch.Tensor] = []  # none where the engine finds them
-        looks = self._looks_on(group["step_number"])
-        if looks or engine is None or not engine.finds(group) or engine.sees_infinities(group):
-            engine, gradients = self._looked_at(engine, index, group, whole, observe)
-        setting = self._setting(index, group)
-        engine.move(
-            setting.step_size,
-            gradients,
-            noise.Key(self.seed, group["step_number"], self._chain(index)),
-            observe,
-            value,
-            temperature=setting.temperature,
-            num_data=group["num_data"],
-            weight_decay=group["weight_decay"],
-            step_number=group["step_number"],
-            **setting.parameters,
-        )
-
-    def _looks_on(self, step: int) -> bool:
-        """Whether a check or a monitor reads the gradients of a step, or a CUDA graph captures it."""
-        if gpu.is_capturing():
-            return True
-        self._arrivals.look()
-        return step % CHECKED == 0 or self._clipping.looks_on or self._gauges.looks_on(step)
-
-    def _looked_at(
-        self,
-        engine: TextEngine | OnCopies | None,
-        index: int,
-        group: dict[str, Any],
-        whole: dict[str, Any],
-        observe: Mapping[str, torch.Tensor],
-    ) -> tuple[TextEngine | OnCopies, list[torch.Tensor]]:
-        """The engine of a step and its gradients, checked and shown to the monitors.
-
-        `group` holds the parts on this rank of the parameters of `whole`.
-        """
-        gradients = [p.grad for p in group["params"]]
-        captured = gpu.is_capturing()
-        if captured:
-            self._check_captured(engine, group, gradients)
-        to_be_checked = group["step_number"] % CHECKED == 0
-        if to_be_checked:
-            self._check_held()
-        taken = engine is not None and engine.takes(gradients)
-        if not taken:
-            gradients = usable_gradients(self.where, whole["params"], index)
-            if group is not whole:
-                group = with_gradients(group, gradients)
-        if engine is None or to_be_checked or not taken or not engine.fits(group):
-            if engine is None or not engine.fits_closely(group):
-                check_gradients_apart(f"{self.where}, step", group["params"], gradients)
-                engine = self._engines[index] = self._engine(index, whole, gradients, observe)
-        if not captured:
-            spread = self._spreads[index]
-            self._clipping.see(gradients, spread)
-            if to_be_checked or engine.sees_infinities(group):
-                check_gradients(self.where, group, gradients, index, self._arrivals)
-            states = [self.state[p] for p in whole["params"]]
-            self._gauges.see(index, whole, gradients, states, self._setting(index, group), spread)
-        return engine, gradients
-
-    def _check_captured(
-        self, engine: TextEngine | OnCopies | None, group: dict[str, Any], gradients: list[torch.Tensor | None]
-    ) -> None:
-        """Refuses a captured step that replays of the graph would not repeat rightly."""
-        where = f"{self.where}, step"
-        if not self.capturable:
-            raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
-        if engine is None or not (engine.takes(gradients) and engine.fits(group)):
-            raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
-
-    def _clock(self, index: int, group: dict[str, Any]) -> torch.Tensor | None:
-        """The count of a group's steps on its device, an int64 tensor `(1,)`; None unless `capturable`."""
-        if self.capturable and index not in self._clocks:
-            device = group["params"][0].device
-            self._clocks[index] = torch.tensor([group["step_number"]], dtype=torch.int64, device=device)
-        return self._clocks.get(index)
 
     def _take_time(self) -> None:
         """Sets the step numbers of groups from the counts on their devices, which replays of graphs increase."""
-        for index, clock in self._clocks.items():
-            self.param_groups[index]["step_number"] = int(clock)
-
-    def _check_held(self) -> None:
-        """Refuses parameters that were frozen when they were given, and now require a gradient."""
-        number = sum(p.requires_grad for p in self.held)
-        if number:
-            what = f"{number} parameter(s) that were frozen when they were given require a gradient by now"
-            raise RecipeError(f"{self.where}, step", what, do="Give them to add_param_group().")
-
-    def _chain(self, index: int) -> int:
-        """The number of a group's first chain in the noise."""
-        members = members_of(self.param_groups[index]["params"]) or range(1)
-        return self.chain + index * streams.GROUP + members.start
-
-    def _setting(self, index: int, group: Mapping[str, Any]) -> Setting:
-        """The setting of a group, computed anew when its values change; `_engine` has checked the budget."""
-        values = tuple(group[name] for name in self._names)
-        in_use = self._in_use.get(index)
-        if in_use is None or in_use[0] != values:
-            in_use = self._in_use[index] = values, self.settings(group, budget=False)
-        return in_use[1]
-
-    def _engine(
-        self, index: int, group: dict[str, Any], gradients: list[torch.Tensor], observe: Mapping[str, torch.Tensor]
-    ) -> TextEngine | OnCopies:
-        """Makes the engine of a group, and starts its state where there is none."""
-        params = group["params"]
-        setting = self.settings(group)
-        check_parameters(self.where, params)
-        sites = sum(p.numel() for p in params) // count(params)
-        operator_checks.check_place(self.recipe, setting.parameters, params[0].detach().new_zeros(()).expand(1, sites))
-        spread = self._spread(index, group)
-        step = self.rotated if spread is None else replace(self.rotated, spread=spread)
-        begun = group["step_number"] and all(self.state.get(p) for p in params)
-        weights = copies_of(params, self.state)
-        if not begun:
-            begin(
-                step,
-                group,
-                self.state,
-                [g.to(w.dtype) for g, w in zip(gradients, weights)],
-                setting,
-                seed=self.seed,
-                chain=self._chain(index),
-                observe=observe,
-                weights=weights,
-            )
-        states = _parts([self.state[p] for p in params])
-        parts = [local(w) for w in weights]
-        chains = count(params)
-        backend = BY_DEVICE.get(params[0].device.type, "torch") if self.backend == "auto" else self.backend
-
-        def kernel() -> KernelEngine:
-            prior = bool(group["weight_decay"])
-            clock = self._clock(index, group)
-            return KernelEngine(step, parts, states, prior=prior, backend=backend, chains=chains, clock=clock)
-
-        compiled = None if backend == "torch" else kernel_or_none(self.backend, kernel)
-        engine = compiled or TextEngine(step, parts, states, chains=chains)
-        return engine if weights is params else OnCopies([local(p) for p in params], parts, engine)
-
-    def _part(self, group: dict[str, Any]) -> dict[str, Any]:
-        """A group with the parts on this rank of its parameters and their gradients."""
-        params = group["params"]
-        if not params or not is_sharded(params[0]):
-            return group
-        return with_gradients({**group, "params": list(map(local, params))}, list(map(local_gradient, params)))
-
-    def _spread(self, index: int, group: Mapping[str, Any]) -> Spread | None:
-        """The sites on this rank of a sharded group, else None; all ranks make the first call together.
-
-        Raises RecipeError where settings differ between ranks, and for steps that sharded parameters do not support.
-        """
-        if index not in self._spreads:
-            spread = spread_of(self.where, group["params"])
-            if spread is not None:
-                _check_spread(self.where, self.rotated, group, self.capturable)
-                settings = {name: group[name] for name in (*SETTINGS, "step_number")} | group["sampler"]
-                settings["parameters"] = {name: group[name] for name in self.rotated.parameters}
-                check_agreement(f"{self.where}, group {index}", spread, settings)
-            self._spreads[index] = spread
-        return self._spreads[index]
+        for group in self._groups.values():
+            if group.clock is not None:
+                group.group["step_number"] = int(group.clock)
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:
         """The present mean of p^2/m, with its 99 % band, for each tensor and block of Gaussian momenta.
@@ -453,33 +235,7 @@ class Optimizer(torch.optim.Optimizer):
         Keys are the name of the tensor, as given by `named_parameters()`, or its group and number, and the block:
         "0.1, p"; of an ensemble for each member, "0.1, p, member 2".
         """
-        temperatures: dict[str, Temperature] = {}
-        for index, group in enumerate(self.param_groups):
-            setting = self.settings(group, budget=False)
-            names = group.get("param_names") or [f"{index}.{k}" for k in range(len(group["params"]))]
-            moved = group["params"] if group["step_number"] else []
-            begun = {name: p for name, p in zip(names, moved) if self.state.get(p) and p.numel()}
-            if not begun:
-                continue
-            for block, mass in masses(self.recipe, setting.parameters).items():
-                temperatures |= self._temperatures(index, group, block, mass, begun, setting.temperature)
-        return temperatures
-
-    def _temperatures(
-        self, index: int, group: dict[str, Any], block: str, mass: Any, begun: Mapping[str, Any], expected: float
-    ) -> dict[str, Temperature]:
-        """The kinetic temperatures of a block of momenta of a group, for the tensors that have `begun`, by name."""
-        momenta = [self.state[p][block] for p in begun.values()]
-        spread = self._spread(index, group)
-        if spread is not None:
-            values = temperatures_over_ranks(momenta, mass, expected, spread)
-            return {f"{name}, {block}": value for name, value in zip(begun, values)}
-        temperatures: dict[str, Temperature] = {}
-        for (name, p), of_chains in zip(begun.items(), momenta):
-            for label, own in zip(labels(index, [p]), by_chain(of_chains, count([p]))):
-                member = label.removeprefix(f"group {index}")
-                temperatures[f"{name}, {block}{member}"] = kinetic_temperature(own, mass, temperature=expected)
-        return temperatures
+        return {key: t for group in self._in_motion for key, t in group.kinetic_temperatures().items()}
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:
         """Checks of this loop as a sampler, over the later half of its steps; `print` the report, or log `scalars()`.
@@ -501,16 +257,16 @@ class Optimizer(torch.optim.Optimizer):
         >>> optimizer.report().ok
         True
         """
-        where = f"{self.where}, report"
+        where = f"{self.sampler.where}, report"
         number(where, "alpha", alpha, above=0, below=1)
         number(where, "tolerance", tolerance, above=0)
-        self._arrivals.wait()
-        chains = {
-            label: (self._gauges.late(label, self._spread(index, group)), self.settings(group, budget=False))
-            for index, group in enumerate(self.param_groups)
-            for label in labels(index, group["params"])
-        }
-        return report_of_loop(self.recipe, chains, alpha=alpha, tolerance=tolerance)
+        self._gauges.arrivals.wait()
+        chains: dict[str, tuple[Series, Setting]] = {}
+        for group in self._in_motion:
+            params = group.group["params"]
+            series = self._gauges.late(group.index, count(params), group.shards)
+            chains |= {label: (own, group.setting) for label, own in zip(labels(group.index, params), series)}
+        return report_of_loop(self.sampler.recipe, chains, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
         """The relaxation times of momenta, thermostats and adapted quantities, in steps, by linearisation.
@@ -524,28 +280,17 @@ class Optimizer(torch.optim.Optimizer):
         >>> {name: round(steps) for name, steps in optimizer.relaxation_steps().items()}
         {'p': 9, 'xi': 90}
         """
-        relaxation: dict[str, float] = {}
-        for index, group in enumerate(self.param_groups):
-            setting = self.settings(group, budget=False)
-            if not setting.step_size:  # schedules may give 0
-                continue
-            state = self._state_here(group)
-            adapted = {a.name: float(state[a.name].mean()) for a in self.recipe.adapted if a.name in state}
-            steps = relaxation_steps(
-                self.recipe,
-                setting.step_size,
-                {"num_data": group["num_data"], **adapted, **_numbers(setting.parameters)},
-                temperature=setting.temperature,
-                frozen=self.rotated.frozen,
-            )
-            several = len(self.param_groups) > 1
-            relaxation |= {f"{name} of group {index}" if several else name: k for name, k in steps.items()}
-        return relaxation
+        several = len(self.param_groups) > 1
+        return {
+            f"{name} of group {group.index}" if several else name: steps
+            for group in self._in_motion
+            for name, steps in group.relaxation_steps().items()
+        }
 
     def __repr__(self) -> str:
-        lines = [f"Optimizer of {self.recipe.name} by the word {self.program.scheme}"]
+        lines = [f"Optimizer of {self.sampler.recipe.name} by the word {self.sampler.step.program.scheme}"]
         for index, group in enumerate(self.param_groups):
-            setting = self._setting(index, group)
+            setting = self._group(index).setting
             settings = {name: group[name] for name in SETTINGS if group[name] is not None}
             in_use = {"step_size": setting.step_size, **setting.parameters}
             numbers = sum(p.numel() for p in group["params"])
@@ -564,11 +309,11 @@ class Optimizer(torch.optim.Optimizer):
         """The identity of a group's state: recipe, scheme, seed, chain, frozen blocks and members."""
         members = members_of(params)
         return {
-            "recipe": self.recipe.name,
-            "scheme": str(self.program.scheme),
-            "seed": self.seed,
-            "chain": self.chain,
-            "frozen": list(self.rotated.frozen),
+            "recipe": self.sampler.recipe.name,
+            "scheme": str(self.sampler.step.program.scheme),
+            "seed": self.sampler.seed,
+            "chain": self.sampler.chain,
+            "frozen": list(self.sampler.step.frozen),
             **({"members": [members.start, members.stop]} if members else {}),
         }
 
@@ -578,10 +323,12 @@ class Optimizer(torch.optim.Optimizer):
         Raises RecipeError, and keeps the present state, for a state of another sampler, seed, number of data or
         parameters.
         """
-        where = f"{self.where}, load_state_dict"
+        where = f"{self.sampler.where}, load_state_dict"
         state_dict = state_dict | {"param_groups": _each_value(operators.put_together, state_dict["param_groups"])}
         for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
-            mine, other = (_without_frozen_blocks(g.get("sampler", {})) for g in (group, state))
+            mine, other = (
+                {name: x for name, x in g.get("sampler", {}).items() if name != "frozen"} for g in (group, state)
+            )
             if other != mine:
                 raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
             number = state.get("num_data")
@@ -593,7 +340,7 @@ class Optimizer(torch.optim.Optimizer):
         try:
             self._take_precise(state_dict)
             for index, group in enumerate(self.param_groups):
-                take_up(where, self.recipe, group, self.state, index)
+                take_up(where, self.sampler.recipe, group, self.state, index)
         except RecipeError:
             self.__setstate__(before)
             raise
@@ -606,34 +353,57 @@ class Optimizer(torch.optim.Optimizer):
                 if precise(p.dtype) != p.dtype:
                     of_weight = state_dict["state"].get(name, {}).items()
                     tensors = {k: x.to(p.device, copy=True) for k, x in of_weight if torch.is_tensor(x)}
-                    whole = {k: as_part(self.where, x, p) for k, x in tensors.items() if x.shape == p.shape}
+                    whole = {k: as_part(self.sampler.where, x, p) for k, x in tensors.items() if x.shape == p.shape}
                     self.state[p].update(tensors | whole)
 
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()
-        own = (
-            "where",
-            "recipe",
-            "backend",
-            "capturable",
-            "seed",
-            "chain",
-            "program",
-            "rotated",
-            "word",
-            "pieces",
-            "held",
-        )
-        return super().__getstate__() | {name: getattr(self, name) for name in own}
+        return super().__getstate__() | {name: getattr(self, name) for name in ("sampler", "how", "held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        watch = self.__dict__.get("_clipping")
+        gauges = self.__dict__.get("_gauges")
         super().__setstate__(state)
         self._begin()
-        if watch is not None:
-            self._clipping = watch
-            self._arrivals = watch.arrivals
-            self._gauges = Gauges(self.recipe, self._arrivals)
+        if gauges is not None:  # a state is loaded: what the first steps have shown of clipping holds on
+            self._gauges = Gauges(self.sampler.recipe, gauges.clipping)
+
+
+def _check_names(where: str, step: Step, parameters: Mapping[str, Any]) -> None:
+    """Refuses a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
+    for name in step.parameters:
+        if name in inspect.signature(Optimizer.__init__).parameters or name in BOOKKEPT:
+            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
+    for name in parameters:
+        if name not in step.parameters:
+            known = [*step.parameters, *SETTINGS]
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
+
+
+def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:
+    """The step that leaves blocks and adapted quantities of these names unchanged; it begins after its gradient."""
+    step = integrators.compile(recipe, freeze=freeze, **how)
+    _check_target(where, recipe)
+    adapt = {a: update for a, update in recipe.adapt.items() if a.name not in step.frozen}
+    program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
+    return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)
+
+
+def _warn_of_law(where: str, step: Step, capturable: bool) -> None:
+    """Warns of formulas that read U itself, which `capturable` refuses, and of steps made to be rejected."""
+    if step.program.needs_value:
+        if capturable:
+            what = "capturable = True, and its formulas read U itself, which a graph does not take from a closure"
+            raise RecipeError(where, what, do="Step without a graph.")
+        warn(
+            f"{where}: the formulas read U itself, of which the loss of a minibatch is an estimate: the law is not "
+            "exp(-H). Return the loss of all data from the closure of step() for one that is."
+        )
+    if step.recipe.metropolis:
+        warn(
+            f"{where}: steps that are made to be accepted or rejected, as by samplers.sample, are all taken here; how "
+            "far that is off grows with the step size and the noise of gradients. Of a training loop are 'sgld', "
+            "'sghmc' and 'underdamped-langevin'."
+        )
 
 
 def _each_value(change: Callable[[Any], Any], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -673,48 +443,6 @@ def _check_order(params: object, recipe: object) -> None:
         what = "the recipe is given first, in the place of the parameters"
         do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
         raise RecipeError("Optimizer", what, do=do)
-
-
-def _capturable(where: str, capturable: object, backend: str) -> bool:
-    if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
-        what = f"capturable = {capturable!r}, backend = {backend!r}"
-        raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
-    return capturable
-
-
-def _parts(states: Sequence[Mapping[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """The parts of states on this rank, by name."""
-    return [{name: local(x) for name, x in state.items()} for state in states]
-
-
-def _check_spread(where: str, step: Step, group: Mapping[str, Any], capturable: bool) -> None:
-    """Refuses steps and settings that sharded parameters do not support."""
-    fault = ""
-    if step.program.needs_value:
-        fault = "its formulas read U itself, and each rank has the loss of its own data"
-    if capturable:
-        fault = "capturable = True: a graph would have to hold messages between ranks"
-    if step.program.has_operators:
-        fault = "an operator reads all sites of a chain"
-    for name in step.parameters:
-        if torch.is_tensor(group[name]) and group[name].numel() > 1 and not fault:
-            fault = f"{name} has a value per site"
-    for name, kind in step.draws.items():
-        if kind in noise.STATE_DEPENDENT:
-            fault = f"the law of the {kind} number {name} depends on the state, and it is no function of the site"
-    if fault:
-        raise RecipeError(f"{where}, sharded parameters", fault, do="Leave the parameters of this group whole.")
-
-
-def _numbers(parameters: Mapping[str, Any]) -> dict[str, float]:
-    """Parameters as numbers, without operators; those with one value per site by their mean."""
-    numbers = {name: x for name, x in parameters.items() if not isinstance(x, operators.Operator)}
-    return {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in numbers.items()}
-
-
-def _without_frozen_blocks(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of a state apart from its frozen blocks, as a state to be loaded must have it."""
-    return {name: value for name, value in identity.items() if name != "frozen"}
 
 
 def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,9 @@ from sympy import Symbol, lambdify
 
 from integrators import operator_checks
 from integrators.adapting import adapting
+from integrators.scheme import Scheme
 from integrators.step import Step
+from recipe import Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 from recipe.symbols import step_size
@@ -31,114 +33,89 @@ class Setting(NamedTuple):
     parameters: dict[str, Any]
 
 
-class Rates:
-    """Converts the settings of a group to a `Setting`; `where` begins the messages.
+def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
+    """Step size, temperature and parameters of a group, given or converted from lr and momentum.
 
-    lr and momentum are converted by the recipe's formulas; a recipe without a conversion takes the step size
-    lr/num_data, or sqrt(lr/num_data) if the recipe has momenta.
+    The recipe's formulas convert; without a conversion the step size is lr/num_data, or sqrt(lr/num_data) if the recipe
+    has momenta. `budget`: whether to check that the noise supplied by the gradient is within the noise of the step.
+    Raises RecipeError, which `where` begins, for settings that contradict each other, or that allow no step.
 
     >>> import integrators
     >>> from samplers import SGLD
-    >>> rates = Rates(integrators.compile(SGLD), "sgld, Optimizer")
     >>> group = dict.fromkeys(SETTINGS) | {"lr": 0.5, "num_data": 10, "temperature": 1.0, "weight_decay": 0.0}
-    >>> rates.setting(group)
+    >>> setting(integrators.compile(SGLD), "sgld, Optimizer", group)
     Setting(step_size=0.05, temperature=1.0, parameters={})
     """
+    _check(where, group)
+    temperature = group["temperature"]
+    own = {name: group[name] for name in step.parameters if group.get(name) is not None}
+    if group["lr"] == 0:  # from a schedule: the weights stand still
+        return Setting(0.0, temperature, own)
+    h, converted = _converted(step, where, group)
+    for name in converted.keys() & own.keys():
+        what = f"{name} is given, and follows from lr and momentum too"
+        raise RecipeError(where, what, do=f"Drop it, or give step_size and {name}.")
+    parameters = operator_checks.read(step.recipe, converted | own)
+    for name in adapting(parameters):
+        what = f"the operator {name} adapts to the chains of samplers.sample alone"
+        raise RecipeError(where, what, do=f"Show it a run by observe(theta, gradient), and pass {name}.value.")
+    for M in step.recipe.fields:
+        do = f'Sample with samplers.sample, or declare operator("{M}"), a constant one.'
+        raise RecipeError(where, f"the operator {M} moves with {M.at}, and is not checked here", do=do)
+    step.check(h, temperature=temperature, **parameters)
+    if budget:
+        step.check_budget(h, temperature, **parameters)
+    return Setting(h, temperature, parameters)
 
-    def __init__(self, step: Step, where: str):
-        self.step = step
-        self.recipe = step.recipe
-        self.where = where
 
-    def setting(self, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
-        """The setting of a group.
+def _check(where: str, group: Mapping[str, Any]) -> None:
+    num_data, lr, momentum = group["num_data"], group["lr"], group["momentum"]
+    integer(
+        where,
+        "num_data",
+        num_data,
+        least=1,
+        most=2**63 - 1,
+        what=f"num_data is the number of data, a positive integer, got {num_data!r}",
+        do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
+    )
+    if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
+        what = f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}"
+        raise RecipeError(where, what, do=f"Give lr, and momentum ({USUAL_MOMENTUM} if left out), or step_size.")
+    for name in ("weight_decay", "lr", "momentum"):
+        if group[name] is not None or name == "weight_decay":
+            number(where, name, group[name], least=0, what=f"{name} = {group[name]!r}", do="Give a number >= 0.")
+    if momentum is not None and momentum >= 1:
+        raise RecipeError(where, f"momentum = {momentum!r}", do="Give a number below 1.")
+    largest = min((torch.finfo(precise(p.dtype)).max for p in group.get("params", ())), default=math.inf)
+    if num_data * group["weight_decay"] > largest:
+        what = f"num_data times weight_decay = {group['weight_decay']!r} is beyond the numbers of the parameters"
+        raise RecipeError(where, what, do="1/(num_data weight_decay) is the variance of the prior.")
 
-        `budget`: whether to check that the noise supplied by the gradient is within the noise of the step.
-        Raises RecipeError for settings that contradict each other, or that allow no step.
-        """
-        self._check(group)
-        temperature = group["temperature"]
-        own = {name: group[name] for name in self.step.parameters if group.get(name) is not None}
-        if group["lr"] == 0:  # from a schedule: the weights stand still
-            return Setting(0.0, temperature, own)
-        h, converted = self._converted(group)
-        for name in converted.keys() & own.keys():
-            raise RecipeError(
-                self.where,
-                f"{name} is given, and follows from lr and momentum too",
-                do=f"Drop it, or give step_size and {name}.",
-            )
-        parameters = operator_checks.read(self.step.recipe, converted | own)
-        for name in adapting(parameters):
-            what = f"the operator {name} adapts to the chains of samplers.sample alone"
-            raise RecipeError(self.where, what, do=f"Show it a run by observe(theta, gradient), and pass {name}.value.")
-        for M in self.step.recipe.fields:
-            do = f'Sample with samplers.sample, or declare operator("{M}"), a constant one.'
-            raise RecipeError(self.where, f"the operator {M} moves with {M.at}, and is not checked here", do=do)
-        self.step.check(h, temperature=temperature, **parameters)
-        if budget:
-            self.step.check_budget(h, temperature, **parameters)
-        return Setting(h, temperature, parameters)
 
-    def _check(self, group: Mapping[str, Any]) -> None:
-        num_data, lr, momentum = group["num_data"], group["lr"], group["momentum"]
-        integer(
-            self.where,
-            "num_data",
-            num_data,
-            least=1,
-            most=2**63 - 1,
-            what=f"num_data is the number of data, a positive integer, got {num_data!r}",
-            do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
-        )
-        if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
-            raise RecipeError(
-                self.where,
-                f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}",
-                do=f"Give lr, and momentum ({USUAL_MOMENTUM} if left out), or step_size.",
-            )
-        self._check_number("weight_decay", group["weight_decay"])
-        largest = min((torch.finfo(precise(p.dtype)).max for p in group.get("params", ())), default=math.inf)
-        if num_data * group["weight_decay"] > largest:
-            what = f"num_data times weight_decay = {group['weight_decay']!r} is beyond the numbers of the parameters"
-            raise RecipeError(self.where, what, do="1/(num_data weight_decay) is the variance of the prior.")
-        if lr is not None:
-            self._check_number("lr", lr)
-        if momentum is not None:
-            self._check_number("momentum", momentum)
-            if momentum >= 1:
-                raise RecipeError(self.where, f"momentum = {momentum!r}", do="Give a number below 1.")
+def _converted(step: Step, where: str, group: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+    """The step size and parameters converted from lr and momentum, or the step size as given."""
+    if group["lr"] is None:
+        return group["step_size"], {}
+    if group["momentum"] is not None and CONVERSION not in step.recipe.conversions:
+        do = "Drop momentum (in a schedule: cycle_momentum=False), and give its parameters."
+        raise RecipeError(where, "the recipe has no conversion of a momentum", do=do)
+    rates = {name: group[name] for name in RATES}
+    if rates["momentum"] is None:
+        rates["momentum"] = USUAL_MOMENTUM
+    try:
+        values = {name: float(f(**rates)) for name, f in _conversion(step.recipe, step.scheme).items()}
+    except (ValueError, ZeroDivisionError):  # a rate out of its range, which `convert` refuses
+        values = step.recipe.convert(step.scheme.moves, **rates)
+    return values.pop("step_size"), values
 
-    def _check_number(self, name: str, value: Any) -> None:
-        number(self.where, name, value, least=0, what=f"{name} = {value!r}", do="Give a number >= 0.")
 
-    def _converted(self, group: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-        """The step size and parameters converted from lr and momentum, or the step size as given."""
-        if group["lr"] is None:
-            return group["step_size"], {}
-        momentum = group["momentum"]
-        if momentum is not None and CONVERSION not in self.recipe.conversions:
-            raise RecipeError(
-                self.where,
-                "the recipe has no conversion of a momentum",
-                do="Drop momentum (in a schedule: cycle_momentum=False), and give its parameters.",
-            )
-        rates = {name: group[name] for name in RATES}
-        if momentum is None:
-            rates["momentum"] = USUAL_MOMENTUM
-        try:
-            values = {name: float(f(**rates)) for name, f in self._functions.items()}
-        except (ValueError, ZeroDivisionError):  # a rate out of its range, which `convert` refuses
-            values = self.recipe.convert(self.step.scheme.moves, **rates)
-        return values.pop("step_size"), values
-
-    @cached_property
-    def _functions(self) -> dict[str, Callable[..., float]]:
-        """The conversion of lr and momentum as functions of floats: sympy is too slow for every step."""
-        formulas = self.recipe.learning_rate(self.step.scheme.moves)
-        symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
-        order = [symbols.get(name, Symbol(name)) for name in RATES]
-        return {
-            "step_size" if s == step_size else s.name: lambdify(order, formula, "math")
-            for s, formula in formulas.items()
-        }
+@lru_cache(maxsize=32)
+def _conversion(recipe: Recipe, scheme: Scheme) -> dict[str, Callable[..., float]]:
+    """The conversion of lr and momentum as functions of floats: sympy is too slow for every step."""
+    formulas = recipe.learning_rate(scheme.moves)
+    symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
+    order = [symbols.get(name, Symbol(name)) for name in RATES]
+    return {
+        "step_size" if s == step_size else s.name: lambdify(order, formula, "math") for s, formula in formulas.items()
+    }

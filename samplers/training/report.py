@@ -1,7 +1,7 @@
 """The report of a training loop as a sampler: findings in the order in which faults are to be mended."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -11,7 +11,7 @@ from ..results.averages import Agreement, Average, agreements_of, average_of
 from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
 from ..results.statistics import LEAST
-from .gauges import EVERY
+from .gauges import EVERY, NOISE
 from .rates import Setting
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
@@ -33,7 +33,8 @@ def report_of_loop(
     unasked = [WEIGHTS]
     short = [of for of, (series, _) in chains.items() if len(next(iter(series.values()), ())) < 2 * LEAST * SEGMENTS]
     if short:
-        unasked.append(f"{_together(short)}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
+        others = f", and {len(short) - 1} more" if len(short) > 1 else ""
+        unasked.append(f"{short[0]}{others}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
     share = alpha / max(1, 4 * len(chains))
     for of, (series, setting) in chains.items():
         if of in short:
@@ -44,31 +45,27 @@ def report_of_loop(
         else:
             unasked.append(f"heat of the minibatches of {of}: {heat}")
         findings[1] += [_relaxing(series[b.name], f"{b.name}, {of}", share) for b in recipe.thermostats]
-        if "configurational" in series:
-            virial = series["configurational"]
-            findings[2].append(_temperature("configurational", virial, 0.0, of, share, tolerance))
-        for name in series:
-            if name.startswith("kinetic."):
-                block = name.removeprefix("kinetic.")
-                kick = float(series[f"kick.{block}"].mean())
-                findings[3].append(_temperature("kinetic", series[name], kick, f"{block}, {of}", share, tolerance))
+        for name, x in series.items():
+            kind, _, block = name.partition(".")
+            if kind not in ("configurational", "kinetic"):
+                continue
+            average = average_of(x[None])
+            kick = float(series[f"kick.{block}"].mean()) if block else 0.0
+            cure = (HOT if average.value > 1 else COLD) if block else CONFIGURATIONAL
+            of_block, slack = f"{block}, {of}" if block else of, 2 * tolerance + kick
+            temperature = banded(f"{kind} temperature over T", of_block, average, 1.0, slack, share, cure)
+            findings[3 if block else 2].append(temperature)
     return Report(tuple(f for some in findings for f in some), tuple(unasked))
-
-
-def _together(labels: Sequence[str]) -> str:
-    """The first label, and the number of the others."""
-    return labels[0] if len(labels) == 1 else f"{labels[0]}, and {len(labels) - 1} more"
 
 
 def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: float, tolerance: float) -> Finding | str:
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
-    if "noise" not in series:
+    if NOISE not in series:
         return "no two steps followed each other"
-    variance = average_of(series["noise"][None])
-    heat = heat_of(recipe, setting.parameters, setting.step_size, variance)
+    variance = average_of(series[NOISE][None])
+    heat, T = heat_of(recipe, setting.parameters, setting.step_size, variance), setting.temperature
     if isinstance(heat, str):
         return heat
-    T = setting.temperature
     cure = HEAT if heat.value > 0 else "Give less noise as supplied: minibatches bring less."
     over_T = Average(heat.value / T, heat.error / T, heat.freedom)
     return banded("heat of the minibatches over T", of, over_T, 0.0, 2 * tolerance, alpha, cure)
@@ -80,11 +77,3 @@ def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
     if math.isnan(agreement.r_hat):
         agreement = Agreement(math.inf, 1.0, 2 * SEGMENTS)
     return r_hat_finding(of, agreement, alpha, RELAXING)
-
-
-def _temperature(kind: str, series: torch.Tensor, kick: float, of: str, alpha: float, tolerance: float) -> Finding:
-    average = average_of(series[None])
-    cure = HOT if average.value > 1 else COLD
-    if kind == "configurational":
-        cure = CONFIGURATIONAL
-    return banded(f"{kind} temperature over T", of, average, 1.0, 2 * tolerance + kick, alpha, cure)

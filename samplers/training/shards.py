@@ -1,11 +1,11 @@
 """Parameters that are sharded over ranks as DTensors: the sites on this rank, and sums over all ranks."""
 
-import hashlib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,31 +37,24 @@ def local(t: Any) -> torch.Tensor:
     return part.wait() if hasattr(part, "wait") else part  # messages may be under way
 
 
-def local_gradient(p: Any) -> torch.Tensor | None:
-    """The part of a parameter's gradient on this rank; None where it is missing or placed unlike the parameter."""
+def with_local_gradient(p: Any) -> torch.Tensor:
+    """The part of a DTensor on this rank, with the part of its gradient; None for one placed unlike the parameter."""
     g = p.grad
-    if g is None or not is_sharded(p):
-        return g
     alike = is_sharded(g) and g.device_mesh == p.device_mesh and g.placements == p.placements
-    return local(g) if alike else None
-
-
-def with_gradients(group: Mapping[str, Any], gradients: Sequence[torch.Tensor | None]) -> dict[str, Any]:
-    """The group with its parameters detached, on the same memory, and with these gradients."""
-    params = [p.detach() for p in group["params"]]
-    for p, g in zip(params, gradients):
-        p.grad = g
-    return {**group, "params": params}
+    part = local(p).detach()
+    part.grad = local(g) if alike else None
+    return part
 
 
 def placed_as(where: str, t: Any, p: Any) -> torch.Tensor:
-    """Gradient t redistributed over the ranks like parameter p; a pending sum over ranks is taken.
+    """The part on this rank of gradient t, redistributed over the ranks like parameter p; pending sums are taken.
 
     Raises RecipeError where only one of t and p is a DTensor, or their meshes differ.
     """
     if is_sharded(t) != is_sharded(p) or (is_sharded(p) and t.device_mesh != p.device_mesh):
         raise RecipeError(where, f"it is a {type(t).__name__}, the parameter a {type(p).__name__}", do="Shard both.")
-    return t.redistribute(placements=p.placements) if is_sharded(p) and t.placements != p.placements else t
+    moves = is_sharded(p) and t.placements != p.placements
+    return local(t.redistribute(placements=p.placements) if moves else t)
 
 
 def as_part(where: str, value: torch.Tensor, p: Any) -> torch.Tensor:
@@ -74,12 +67,27 @@ def as_part(where: str, value: torch.Tensor, p: Any) -> torch.Tensor:
     return DTensor.from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
-def runs_of(where: str, p: Any, first: int = 0) -> list[Run]:
-    """The sites of a DTensor on this rank, in the order of its memory.
+def runs_of(where: str, params: Sequence[Any]) -> list[list[Run]]:
+    """The sites of each DTensor on this rank, in the order of its memory; [] for plain parameters.
 
-    Sites are numbered as in the memory of the whole tensor, from `first` on. Raises RecipeError for pending sums over
-    ranks, and for a part in another memory order than the whole.
+    Sites are numbered as in the memory of the whole tensors, laid end to end. Raises RecipeError for parameters on
+    several meshes, for pending sums over ranks, and for a part in another memory order than the whole.
     """
+    if not is_sharded(params[0]):
+        return []
+    mesh = params[0].device_mesh
+    runs: list[list[Run]] = []
+    first = 0
+    for k, p in enumerate(params):
+        if not is_sharded(p) or p.device_mesh != mesh:
+            what = f"parameter {k} is {f'on {p.device_mesh}' if is_sharded(p) else 'no DTensor'}, the first on {mesh}"
+            raise RecipeError(where, what, do="Give the parameters of each mesh a group of their own.")
+        runs.append(_runs_of(f"{where}, parameter {k}", p, first))
+        first += p.numel()
+    return runs
+
+
+def _runs_of(where: str, p: Any, first: int) -> list[Run]:
     if any(placement.is_partial() for placement in p.placements):
         what = "it is a sum over ranks that is pending, Partial"
         raise RecipeError(where, what, do="Redistribute it: p.redistribute(placements=[Shard(0)]).")
@@ -93,16 +101,16 @@ def runs_of(where: str, p: Any, first: int = 0) -> list[Run]:
             "whole tensor are expected",
             do="Shard a contiguous tensor, by torch.distributed.fsdp.fully_shard or distribute_tensor.",
         )
-    whole = [p.shape[d] for d in order]
-    runs = _runs(whole, [shape[d] for d in order], [offset[d] for d in order])
-    counted = _is_counted(p)
-    return [Run(first + at, n, counted) for at, n in runs]
+    places = p.device_mesh.get_coordinate() or ()
+    counted = all(at == 0 for at, placement in zip(places, p.placements) if placement.is_replicate())
+    stretches = _stretches(*([sizes[d] for d in order] for sizes in (p.shape, shape, offset)))
+    return [Run(first + at, n, counted) for at, n in stretches]
 
 
-def _runs(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> list[tuple[int, int]]:
+def _stretches(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> list[tuple[int, int]]:
     """The stretches (start, length) of a whole array in row-major order that a box of it covers.
 
-    >>> _runs([4, 3], [2, 3], [1, 0]), _runs([2, 4], [2, 2], [0, 1])
+    >>> _stretches([4, 3], [2, 3], [1, 0]), _stretches([2, 4], [2, 2], [0, 1])
     ([(3, 6)], [(1, 2), (5, 2)])
     """
     if not math.prod(shape):
@@ -123,38 +131,52 @@ def _chunk(where: str, p: Any) -> tuple[Sequence[int], Sequence[int]]:
     return chunks[0].offsets, chunks[0].sizes
 
 
-def _is_counted(p: Any) -> bool:
-    """Whether sums over the ranks count the part on this rank, the first of its copies."""
-    places = p.device_mesh.get_coordinate() or ()
-    return all(at == 0 for at, placement in zip(places, p.placements) if placement.is_replicate())
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """The runs of sites on this rank by parameter, and sums over the `ranks` of their mesh, by `spread`."""
+
+    runs: list[list[Run]]
+    spread: Spread
+    ranks: int
+
+    @property
+    def counted(self) -> list[bool]:
+        """For each parameter, whether sums over the ranks count the part on this rank, the first of its copies."""
+        return [runs[0].counted for runs in self.runs]
+
+    def add(self, sums: torch.Tensor) -> torch.Tensor:
+        """The sums over the ranks of numbers by parameter, `(params, ...)`; each part is counted once."""
+        counted = torch.tensor(self.counted, device=sums.device)
+        sums = torch.where(counted.view(-1, *[1] * (sums.dim() - 1)), sums, 0)
+        self.spread.add(sums)
+        return sums
+
+    def parts(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The parts of tensors by parameter on this rank, without sites where another rank counts them."""
+        return [local(t) if counted else local(t).new_empty(0) for t, counted in zip(tensors, self.counted)]
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """For each run: the number of its parameter, the offset in the memory of that parameter's part, its length."""
+        pieces = []
+        for k, runs in enumerate(self.runs):
+            at = 0
+            for run in runs:
+                pieces.append((k, at, run.sites))
+                at += run.sites
+        return pieces
 
 
-def check_sharded(where: str, params: Sequence[Any]) -> list[list[Run]]:
-    """The runs of each sharded parameter by `runs_of`, numbered end to end; [] for plain parameters.
+def shards_of(where: str, params: Sequence[Any], settings: Mapping[str, Any]) -> Shards | None:
+    """The shards of parameters laid end to end; None for plain ones. All ranks call this together.
 
-    Raises RecipeError where the parameters are not all on one mesh.
+    Raises RecipeError where `settings` differ between ranks.
     """
-    if not is_sharded(params[0]):
-        return []
-    mesh = params[0].device_mesh
-    runs: list[list[Run]] = []
-    first = 0
-    for k, p in enumerate(params):
-        if not is_sharded(p) or p.device_mesh != mesh:
-            what = f"parameter {k} is {f'on {p.device_mesh}' if is_sharded(p) else 'no DTensor'}, the first on {mesh}"
-            raise RecipeError(where, what, do="Give the parameters of each mesh a group of their own.")
-        runs.append(runs_of(f"{where}, parameter {k}", p, first))
-        first += p.numel()
-    return runs
-
-
-def spread_of(where: str, params: Sequence[Any]) -> Spread | None:
-    """The sites on this rank of parameters laid end to end; None for plain ones. All ranks call this together."""
-    runs = check_sharded(where, params)
+    runs = runs_of(where, params)
     if not runs:
         return None
     mesh = params[0].device_mesh
-    group = _group(mesh)
+    group = _processes(mesh)
+    _check_agreement(where, settings, group, mesh.size())
 
     def reduction(operation: Any) -> Callable[[torch.Tensor], None]:
         def reduce(x: torch.Tensor) -> None:
@@ -165,41 +187,12 @@ def spread_of(where: str, params: Sequence[Any]) -> Spread | None:
 
         return reduce
 
-    sites = sum(p.numel() for p in params)
     add, maximise = reduction(dist.ReduceOp.SUM), reduction(dist.ReduceOp.MAX)
-    return Spread(sites, tuple(run for some in runs for run in some), add, maximise)
+    spread = Spread(sum(p.numel() for p in params), tuple(run for some in runs for run in some), add, maximise)
+    return Shards(runs, spread, mesh.size())
 
 
-def counted(spread: Spread, params: Sequence[Any]) -> list[bool]:
-    """For each parameter, whether sums over the ranks count the part on this rank."""
-    return [spread.runs[pieces[0].run].counted for pieces in cut(spread, params)]
-
-
-class Piece(NamedTuple):
-    """A run of a parameter: its number, and its offset in the memory of the part on this rank."""
-
-    run: int
-    start: int
-
-
-def cut(spread: Spread, params: Sequence[Any]) -> list[list[Piece]]:
-    """The runs of each parameter, at least one."""
-    pieces: list[list[Piece]] = []
-    run = 0
-    for p in params:
-        of_this: list[Piece] = []
-        at = 0
-        sites = local(p).numel()
-        while not of_this or at < sites:
-            of_this.append(Piece(run, at))
-            at += spread.runs[run].sites
-            run += 1
-        pieces.append(of_this)
-    return pieces
-
-
-def _group(mesh: Any) -> Any:
-    """The processes of a mesh."""
+def _processes(mesh: Any) -> Any:
     if mesh.ndim == 1:
         return mesh.get_group()
     if mesh.size() == dist.get_world_size():
@@ -207,18 +200,12 @@ def _group(mesh: Any) -> Any:
     return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
 
 
-def check_agreement(where: str, spread: Spread, settings: Mapping[str, Any]) -> None:
-    """Refuses settings that differ between ranks; all ranks call this together, with equally many settings."""
-    mine = torch.tensor([_hash(value) for value in settings.values()], dtype=torch.float64, device="cpu")
-    extremes = torch.stack([mine, -mine])
-    spread.maximise(extremes)
-    apart = (extremes[0] != -extremes[1]).tolist()
-    names = [name for name, differs in zip(settings, apart) if differs]
+def _check_agreement(where: str, settings: Mapping[str, Any], group: Any, ranks: int) -> None:
+    """Refuses settings that differ between ranks."""
+    mine = {name: repr(value) for name, value in settings.items()}
+    others: list[Any] = [None] * ranks
+    dist.all_gather_object(others, mine, group=group)
+    names = [name for name in mine if any(other.get(name) != mine[name] for other in others)]
     if names:
-        here = ", ".join(f"{name} = {settings[name]!r}" for name in names)
+        here = ", ".join(f"{name} = {mine[name]}" for name in names)
         raise RecipeError(where, f"ranks differ in {', '.join(names)}: here {here}", do="Give all of them the same.")
-
-
-def _hash(value: Any) -> int:
-    """A number of 48 bits, which float64 holds."""
-    return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:6])

@@ -1,6 +1,6 @@
 """Parameters of several members of an ensemble, stacked: each member is a chain of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class Stacked(torch.nn.Parameter):
 
     first: int
 
-    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, *, first: int = 0) -> "Stacked":
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, first: int = 0) -> "Stacked":
         """Makes a parameter with the number of its first member."""
         parameter = super().__new__(cls, data, requires_grad)
         parameter.first = first
@@ -30,20 +30,11 @@ class Stacked(torch.nn.Parameter):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Stacked":
         if id(self) not in memo:
             data = self.data.clone(memory_format=torch.preserve_format)
-            memo[id(self)] = type(self)(data, self.requires_grad, first=self.first)
+            memo[id(self)] = type(self)(data, self.requires_grad, self.first)
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return _restored, (self.data, self.requires_grad, self.first)
-
-    @property
-    def members(self) -> range:
-        """The numbers of the members."""
-        return range(self.first, self.first + len(self))
-
-
-def _restored(data: torch.Tensor, requires_grad: bool, first: int) -> Stacked:
-    return Stacked(data, requires_grad, first=first)
+        return type(self), (self.data, self.requires_grad, self.first)
 
 
 def numbers_of(where: str, members: Any) -> range:
@@ -57,7 +48,8 @@ def numbers_of(where: str, members: Any) -> range:
 
 def members_of(params: Sequence[torch.Tensor]) -> range | None:
     """The numbers of the members whose parameters a group holds; None for parameters that are not stacked."""
-    return params[0].members if params and isinstance(params[0], Stacked) else None
+    first = params[0] if params else None
+    return range(first.first, first.first + len(first)) if isinstance(first, Stacked) else None
 
 
 def count(params: Sequence[torch.Tensor]) -> int:
@@ -73,15 +65,3 @@ def labels(index: int, params: Sequence[torch.Tensor]) -> list[str]:
     """
     members = members_of(params)
     return [f"group {index}"] if members is None else [f"group {index}, member {k}" for k in members]
-
-
-def of_member(params: Sequence[torch.Tensor], k: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of the k-th chain of a group, from tensors stacked like its parameters."""
-    return [t[k] for t in tensors] if members_of(params) else list(tensors)
-
-
-def states_of_member(
-    params: Sequence[torch.Tensor], k: int, states: Sequence[Mapping[str, torch.Tensor]]
-) -> list[Mapping[str, torch.Tensor]]:
-    """The states of the k-th chain of a group, from states stacked like its parameters."""
-    return [{name: x[k] for name, x in s.items()} for s in states] if members_of(params) else list(states)

@@ -1,4 +1,4 @@
-"""Parameters and gradients of an optimizer: checks, and their layout in memory."""
+"""Tensors that a step of an optimizer reads: parameters, gradients, observations and losses, checked and laid out."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,19 @@ from typing import Any
 import torch
 
 from integrators.kernels.addresses import check_apart, check_plain, plain, starts
-from integrators.transfers import Arrivals, largest
+from integrators.transfers import Arrivals, is_near, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from .shards import check_sharded, local, placed_as
-from .stacked import count, labels, members_of
+from .shards import local, placed_as, runs_of
+from .stacked import count, members_of
 
 HALVES = torch.bfloat16, torch.float16
 FLOATS = torch.float32, torch.float64, *HALVES
+CLOSURE = "Pass step(closure), a function that makes the loss and its gradient, and returns the mean loss."
+
+
+# ---- layout
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -27,25 +31,15 @@ def precise(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
-def flat(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a dense tensor, or of the part of a DTensor on this rank, in memory order, as one axis.
+def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
+    """The numbers of a dense tensor by chain, `(chains, sites)`, in the order of its memory; of a DTensor its part.
 
-    >>> x = torch.arange(6.0).reshape(2, 3).T
-    >>> flat(x)
-    tensor([0., 1., 2., 3., 4., 5.])
+    >>> by_chain(torch.arange(6).reshape(2, 3).T, chains=1), by_chain(torch.zeros(2, 3, 5), chains=2).shape
+    (tensor([[0, 1, 2, 3, 4, 5]]), torch.Size([2, 15]))
     """
     t = local(t)
-    return t.detach().view(-1) if t.is_contiguous() else t.detach().as_strided((t.numel(),), (1,))
-
-
-def by_chain(t: torch.Tensor, chains: int) -> torch.Tensor:
-    """The numbers of a dense tensor by chain, `(chains, sites)`, in the order of its memory.
-
-    >>> by_chain(torch.zeros(2, 3, 5), chains=2).shape, by_chain(torch.zeros(2, 3, 5), chains=1).shape
-    (torch.Size([2, 15]), torch.Size([1, 30]))
-    """
-    numbers = flat(t)
-    return numbers.view(chains, numbers.numel() // chains)
+    sites = t.numel() // chains
+    return t.detach().as_strided((chains, sites), (sites, 1))
 
 
 def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor:
@@ -55,24 +49,22 @@ def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor
 
 def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Writes the sites of chains, `(chains, sites)`, into the tensors."""
-    chains = len(sites)
-    numbers = [flat(t) for t in tensors]
-    for own, part in zip(numbers, sites.split([own.numel() // chains for own in numbers], 1)):
-        own.view(part.shape).copy_(part)
+    own = [by_chain(t, len(sites)) for t in tensors]
+    for numbers, part in zip(own, sites.split([numbers.shape[1] for numbers in own], 1)):
+        numbers.copy_(part)
 
 
 def gradient_of_U(
-    params: Sequence[torch.Tensor],
-    gradients: Sequence[torch.Tensor],
-    num_data: int,
-    weight_decay: float,
-    chains: int = 1,
+    params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], num_data: int, weight_decay: float, chains: int
 ) -> torch.Tensor:
     """The gradient of U = num_data (loss + weight_decay theta^2/2) of each chain, `(chains, sites)`."""
     gradient = end_to_end(gradients, chains).mul_(num_data)
     if weight_decay:
         gradient.add_(end_to_end(params, chains), alpha=num_data * weight_decay)
     return gradient
+
+
+# ---- gradients
 
 
 def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
@@ -85,29 +77,22 @@ def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> 
 
 
 def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
-    g = p.grad
-    if g is None and not p.requires_grad:
-        raise RecipeError(
-            f"{where}, step",
-            f"{name} has been frozen since it was given",
-            do="Freeze what is not to move before the optimizer is made.",
-        )
-    if g is None:
-        raise RecipeError(
-            f"{where}, step",
-            f"{name} has no gradient",
-            do="Call loss.backward() first, and leave out what the loss does not use.",
-        )
-    p, g = local(p), local(placed_as(f"{where}, the gradient of {name}", g, p))
+    where_of_gradient = f"{where}, the gradient of {name}"
+    where = f"{where}, step"
+    if p.grad is None:
+        what, do = f"{name} has no gradient", "Call loss.backward() first, and leave out what the loss does not use."
+        if not p.requires_grad:
+            what = f"{name} has been frozen since it was given"
+            do = "Freeze what is not to move before the optimizer is made."
+        raise RecipeError(where, what, do=do)
+    g = placed_as(where_of_gradient, p.grad, p)
+    p = local(p)
     if g.layout is not torch.strided:
-        raise RecipeError(f"{where}, step", f"the gradient of {name} is sparse", do="Use sparse=False.")
+        raise RecipeError(where, f"the gradient of {name} is sparse", do="Use sparse=False.")
     if g.dtype != p.dtype or g.device != p.device or g.shape != p.shape:
-        raise RecipeError(
-            f"{where}, step",
-            f"the gradient of {name} is {_kind(g)}, the parameter {_kind(p)}",
-            do="Call zero_grad() and loss.backward() anew.",
-        )
-    values = plain(f"{where}, the gradient of {name}", g) if g.is_neg() or type(g) is not torch.Tensor else g.detach()
+        what = f"the gradient of {name} is {_kind(g)}, the parameter {_kind(p)}"
+        raise RecipeError(where, what, do="Call zero_grad() and loss.backward() anew.")
+    values = plain(where_of_gradient, g) if g.is_neg() or type(g) is not torch.Tensor else g.detach()
     return values if values.stride() == p.stride() else torch.empty_like(p).copy_(values)
 
 
@@ -115,51 +100,30 @@ def _kind(t: torch.Tensor) -> str:
     return f"{t.dtype} {tuple(t.shape)} on {t.device}"
 
 
-def observations_like(
-    where: str, recipe: Recipe, values: Mapping[str, torch.Tensor], params: Sequence[torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """The observations in the parameters' type: `(chains,)` for a scalar, `(chains, sites)` for a vector.
-
-    Raises RecipeError for an observation with another number of values.
-    """
-    chains = count(params)
-    sites = sum(p.numel() for p in params) // chains
-    observed = {o.name: (chains, sites) if o.is_vector else (chains,) for o in recipe.observations}
-    return {
-        name: _observation(f"{where}, observe[{name!r}]", values[name], observed[name], params[0]) for name in observed
-    }
-
-
-def _observation(where: str, value: torch.Tensor, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    check_plain(where, value)
-    if value.is_complex() or value.numel() != math.prod(shape) or value.device != like.device:
-        raise RecipeError(
-            where, f"it is {_kind(value)}", do=f"Pass {math.prod(shape)} real number(s) on {like.device}."
-        )
-    return plain(where, value.to(precise(like.dtype))).reshape(shape)
-
-
 def check_gradients(
-    where: str, group: Mapping[str, Any], gradients: Sequence[torch.Tensor], index: int, arrivals: Arrivals
+    where: str,
+    step: int,
+    params: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    of_chains: Sequence[str],
+    arrivals: Arrivals,
 ) -> None:
-    """Refuses gradients that are not finite: on the CPU before the step, on a GPU when their sizes have arrived."""
-    step = group["step_number"]
-    params = group["params"]
-    chains = [(k, label, c) for k in range(len(params)) for c, label in enumerate(labels(index, params))]
-    number = count(params)
+    """Refuses gradients that are not finite: on the CPU before the step, on a GPU when their sizes have arrived.
+
+    `of_chains`: the labels of the group's chains.
+    """
+    number = len(of_chains)
 
     def read(sizes: list[float]) -> None:
-        for (k, of, chain), size in zip(chains, sizes):
+        for place, size in enumerate(sizes):
             if math.isfinite(size):
                 continue
+            k, chain = divmod(place, number)
             advice = "look at the loss, or take a smaller lr."
             if not bool(by_chain(params[k], number)[chain].isfinite().all()):
                 advice = f"and so are its weights: go back to a checkpoint and {advice}"
-            raise RecipeError(
-                f"{where}, step",
-                f"the gradient of parameter {k} of {of} is not finite at step {step}",
-                do=advice.capitalize(),
-            )
+            what = f"the gradient of parameter {k} of {of_chains[chain]} is not finite at step {step}"
+            raise RecipeError(f"{where}, step", what, do=advice.capitalize())
 
     arrivals.send(largest([row for g in gradients for row in by_chain(g, number)]), read)
 
@@ -171,9 +135,79 @@ def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients:
     check_apart(where, others, [(f"parameter {k}", p) for k, p in enumerate(params)])
 
 
+# ---- observations and losses
+
+
+def observations_like(
+    where: str, recipe: Recipe, values: Mapping[str, torch.Tensor], params: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The observations in the parameters' type: `(chains,)` for a scalar, `(chains, sites)` for a vector.
+
+    Raises RecipeError for an observation with another number of values.
+    """
+    like = params[0]
+    chains = count(params)
+    observed = {}
+    for o in recipe.observations:
+        value = values[o.name]
+        where_of_value = f"{where}, observe[{o.name!r}]"
+        shape = (chains, sum(p.numel() for p in params) // chains) if o.is_vector else (chains,)
+        check_plain(where_of_value, value)
+        if value.is_complex() or value.numel() != math.prod(shape) or value.device != like.device:
+            do = f"Pass {math.prod(shape)} real number(s) on {like.device}."
+            raise RecipeError(where_of_value, f"it is {_kind(value)}", do=do)
+        observed[o.name] = plain(where_of_value, value.to(precise(like.dtype))).reshape(shape)
+    return observed
+
+
+def values_of(where: str, groups: Sequence[Mapping[str, Any]], loss: Any) -> list[torch.Tensor | None]:
+    """U = num_data loss + num_data weight_decay theta^2/2, the prior over all groups, `(chains,)`, for every group.
+
+    `loss`: the mean over the data, a number, or one for each member of an ensemble. A group without weights has None.
+    Raises RecipeError for any other loss, and on the CPU for one that is not finite.
+
+    >>> theta = torch.tensor([3.0])
+    >>> values_of("Optimizer", [{"params": [theta], "num_data": 10, "weight_decay": 0.1}], torch.tensor(2.0))
+    [tensor([24.5000])]
+    """
+    losses = _losses(where, loss)
+    prior = torch.zeros_like(losses)
+    for group in groups:
+        chains = count(group["params"])
+        if group["params"] and len(losses) != chains:
+            what = f"the closure returns {len(losses)} loss(es) for {chains} chain(s)"
+            raise RecipeError(where, what, do="Return the loss of each member, as ensemble.losses(...) has them.")
+        for p in group["params"] if group["weight_decay"] else ():
+            squares = by_chain(p, chains).double().square().sum(1)
+            prior += squares.to(losses.device) * (group["num_data"] * group["weight_decay"] / 2)
+    firsts = [next(iter(group["params"]), None) for group in groups]
+    return [
+        None if first is None else (losses * group["num_data"] + prior).to(first.device, precise(first.dtype))
+        for group, first in zip(groups, firsts)
+    ]
+
+
+def _losses(where: str, loss: Any) -> torch.Tensor:
+    """A loss as a float64 tensor `(chains,)`."""
+    if loss is None:
+        raise RecipeError(where, "its formulas read U itself, and there is no loss", do=CLOSURE)
+    if isinstance(loss, bool) or not isinstance(loss, (int, float, torch.Tensor)):
+        raise RecipeError(where, f"the closure returns a {type(loss).__name__}, no loss", do=CLOSURE)
+    losses = torch.as_tensor(loss).detach()
+    if losses.dim() > 1 or losses.is_complex():
+        raise RecipeError(where, f"the closure returns {losses.dtype} {tuple(losses.shape)}, no loss", do=CLOSURE)
+    losses = losses.double().reshape(-1)
+    if is_near(losses) and not bool(losses.isfinite().all()):
+        raise RecipeError(where, f"the loss is {losses.tolist()}", do="Look at the data, or take a smaller lr.")
+    return losses
+
+
+# ---- parameters
+
+
 def check_parameters(where: str, params: Sequence[torch.Tensor]) -> None:
     """Refuses parameters that cannot be moved; of sharded ones the part on this rank is looked at."""
-    check_sharded(where, params)
+    runs_of(where, params)
     parts = [local(p) for p in params]
     for k, (p, part) in enumerate(zip(params, parts)):
         check_plain(f"{where}, parameter {k}", part)
@@ -196,7 +230,7 @@ def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
         return "is a lazy negative: pass one of x.resolve_neg()"
     if (p.dtype, p.device) != (first.dtype, first.device):
         return f"is {p.dtype} on {p.device}, the first {first.dtype} on {first.device}"
-    if not _is_dense(p):
+    if p.numel() and torch.empty_like(p, device="meta").stride() != p.stride():  # where torch fills memory densely
         return "has holes in its memory"
     if not bool(p.isfinite().all()):
         return "is not finite"
@@ -206,23 +240,8 @@ def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
 def _fault_of_members(p: torch.Tensor, params: Sequence[torch.Tensor]) -> str | None:
     members = members_of(params)
     if members_of([p]) != members:
-        return f"is of {_of(members_of([p]))}, the first of {_of(members)}"
+        own, first = (f"members {m.start} to {m.stop - 1}" if m else "one network" for m in (members_of([p]), members))
+        return f"is of {own}, the first of {first}"
     if members and len(members) > 1 and p.numel() and p.stride(0) * len(members) != p.numel():
         return "has members that do not lie one after another in memory"
     return None
-
-
-def _of(members: range | None) -> str:
-    return "one network" if members is None else f"members {members.start} to {members.stop - 1}"
-
-
-def _is_dense(t: torch.Tensor) -> bool:
-    """Whether the numbers of a tensor fill a stretch of memory without holes."""
-    if not t.numel():
-        return True
-    size = 1
-    for stride, n in sorted((s, n) for s, n in zip(t.stride(), t.shape) if n != 1):
-        if stride != size:
-            return False
-        size *= n
-    return True

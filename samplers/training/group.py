@@ -1,0 +1,295 @@
+"""A parameter group in motion: the kernel that is bound to its tensors, and the look at the gradients of a step."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from integrators import noise, operator_checks, operators, streams
+from integrators.kernels import gpu
+from integrators.kernels.addresses import Alike, starts
+from integrators.kernels.choice import BY_DEVICE, kernel_or_none
+from integrators.relaxation import relaxation_steps
+from integrators.step import Step
+from integrators.transfers import is_near
+from recipe import Recipe
+from recipe.errors import RecipeError
+
+from ..results.temperatures import Temperature, temperature_of
+from . import rates
+from .blocks import States, begin
+from .gauges import Gauges, masses_of
+from .kernels import Compiled, Copies, Text, as_functions, copies_of
+from .rates import SETTINGS, Setting
+from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
+from .stacked import count, labels, members_of
+from .tensors import (
+    by_chain,
+    check_gradients,
+    check_gradients_apart,
+    check_parameters,
+    gradient_of_U,
+    observations_like,
+    usable_gradients,
+)
+
+CHECKED = 50  # steps from one look at the gradients' numbers to the next
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """What the groups of an optimizer share; `where` begins messages, `step` begins right after its gradient."""
+
+    where: str
+    step: Step
+    seed: int
+    chain: int
+    backend: str
+    capturable: bool
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the step."""
+        return self.step.recipe
+
+
+class Group:
+    """A parameter group in motion.
+
+    `group`: torch's dict of its parameters and settings; `index`: its number; `states`: torch's, by parameter.
+    """
+
+    def __init__(self, sampler: Sampler, index: int, group: dict[str, Any], states: States, gauges: Gauges):
+        self.sampler = sampler
+        self.index = index
+        self.group = group
+        self.states = states
+        self.gauges = gauges
+        self.kernel: Any = None  # Text or Compiled, from the first step on
+        self.copies: Copies | None = None
+        self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
+        self._names = (*SETTINGS, *sampler.step.parameters)
+        self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
+
+    @property
+    def chain(self) -> int:
+        """The number of the first chain in the noise."""
+        members = members_of(self.group["params"]) or range(1)
+        return self.sampler.chain + self.index * streams.GROUP + members.start
+
+    @property
+    def setting(self) -> Setting:
+        """Step size, temperature and parameters in use, computed anew when settings change."""
+        values = tuple(self.group[name] for name in self._names)
+        if self._in_use is None or self._in_use[0] != values:
+            own = rates.setting(self.sampler.step, self.sampler.where, self.group, budget=False)
+            self._in_use = values, own
+        return self._in_use[1]
+
+    @cached_property
+    def shards(self) -> Shards | None:
+        """The sites on this rank of sharded parameters, else None; all ranks make the first call together.
+
+        Raises RecipeError where settings differ between ranks, and for steps that sharded parameters do not support.
+        """
+        params, step, where = self.group["params"], self.sampler.step, self.sampler.where
+        if not params or not is_sharded(params[0]):
+            return None
+        self._check_sharding()
+        settings = {name: self.group[name] for name in (*SETTINGS, "step_number")} | self.group["sampler"]
+        settings["parameters"] = {name: self.group[name] for name in step.parameters}
+        return shards_of(f"{where}, group {self.index}", params, settings)
+
+    def step(self, observe: Mapping[str, torch.Tensor], value: torch.Tensor | None) -> None:
+        """Moves the parameters by one step; `value`: U of each chain, where formulas read it."""
+        group, sampler = self.group, self.sampler
+        number = group["step_number"]
+        params = group["params"]
+        if is_sharded(params[0]):
+            params = list(map(with_local_gradient, params))
+        if observe:
+            observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
+        looks = gpu.is_capturing() or number % CHECKED == 0 or self.gauges.looks_on(number)
+        gradients = None if looks else self._found(params)
+        if gradients is None:
+            gradients = self._looked_at(params, observe)
+        if self.copies is not None:
+            gradients = self.copies.precise(gradients)
+        setting = self.setting
+        self.kernel.move(
+            setting.step_size,
+            noise.Key(sampler.seed, number, self.chain),
+            gradients,
+            observe,
+            value,
+            temperature=setting.temperature,
+            num_data=group["num_data"],
+            weight_decay=group["weight_decay"],
+            step_number=number,
+            **setting.parameters,
+        )
+        if self.copies is not None:
+            self.copies.round()
+        group["step_number"] += 1
+
+    def _found(self, params: Sequence[torch.Tensor]) -> Any:
+        """The addresses of finite gradients, where the kernel finds all tensors as they were at the step before."""
+        if self.kernel is None or self.kernel.prior != bool(self.group["weight_decay"]):
+            return None
+        k = self._shortest
+        found = self.kernel.found(params)
+        return None if found is None or k is not None and not _is_finite(params[k].grad) else found
+
+    def _looked_at(self, params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The gradients of a step, checked and measured; tensors that are not as they were get a new kernel."""
+        sampler, group = self.sampler, self.group
+        number = group["step_number"]
+        captured = gpu.is_capturing()
+        checked = number % CHECKED == 0
+        gradients: Any = [p.grad for p in params]
+        taken = self.kernel is not None and self._as_gradients(gradients)
+        fits = self.kernel is not None and self.kernel.prior == bool(group["weight_decay"])
+        fits = fits and starts(params) == self._starts
+        if captured and not (sampler.capturable and taken and fits):
+            self._refuse_capture()
+        if not taken:
+            gradients = usable_gradients(sampler.where, group["params"], self.index)
+        if not fits or (checked or not taken) and not self._as_params(params):
+            check_gradients_apart(f"{sampler.where}, step", params, gradients)
+            self._bind(params, gradients, observe)
+        if captured:
+            return gradients
+        k = self._shortest
+        if checked or k is not None and not _is_finite(gradients[k]):
+            of_chains = labels(self.index, group["params"])
+            check_gradients(sampler.where, number, params, gradients, of_chains, self.gauges.arrivals)
+        states = [self.states[p] for p in group["params"]]
+        self.gauges.see(self.index, group, gradients, states, self.setting, self.shards)
+        return gradients
+
+    def _refuse_capture(self) -> None:
+        """Refuses a captured step that replays of the graph would not repeat rightly."""
+        where = f"{self.sampler.where}, step"
+        if not self.sampler.capturable:
+            raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
+        raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
+
+    def _bind(
+        self,
+        params: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        observe: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Makes the kernel for these tensors, and starts the state where there is none."""
+        sampler, group = self.sampler, self.group
+        step, whole, chains = sampler.step, group["params"], count(group["params"])
+        setting = rates.setting(step, sampler.where, group)
+        check_parameters(sampler.where, whole)
+        sites = sum(p.numel() for p in whole) // chains
+        place = whole[0].detach().new_zeros(()).expand(1, sites)
+        operator_checks.check_place(step.recipe, setting.parameters, place)
+        if self.shards is not None:
+            step = replace(step, spread=self.shards.spread)
+        begun = group["step_number"] and all(self.states.get(p) for p in whole)
+        weights = copies_of(whole, self.states)
+        if not begun:
+            slopes = [g.to(w.dtype) for g, w in zip(gradients, weights)]
+            slope = gradient_of_U(weights, slopes, group["num_data"], group["weight_decay"], chains)
+            begin(
+                step,
+                whole,
+                weights,
+                self.states,
+                lambda theta: slope,
+                seed=sampler.seed,
+                temperature=setting.temperature,
+                observe=as_functions(observe),
+                parameters=setting.parameters | {"num_data": group["num_data"]},
+                first_chain=self.chain,
+            )
+        moved = params if weights is whole else list(map(local, weights))
+        states = [{name: local(x) for name, x in self.states[p].items()} for p in whole]
+        self.kernel = self._kernel(step, moved, states, chains)
+        self.copies = None if weights is whole else Copies(params, moved)
+        self._starts = starts(params)
+        self._as_params = Alike(params)
+        self._as_gradients = Alike([p.detach() for p in params])
+        near = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
+        self._shortest = min(near)[1] if near else None  # a look at a gradient on a GPU would wait for the device
+
+    def _kernel(
+        self, step: Step, params: Sequence[torch.Tensor], states: list[dict[str, torch.Tensor]], chains: int
+    ) -> Text:
+        sampler = self.sampler
+        if sampler.capturable and self.clock is None:
+            self.clock = torch.tensor([self.group["step_number"]], dtype=torch.int64, device=params[0].device)
+        prior = bool(self.group["weight_decay"])
+        backend = sampler.backend
+        if backend == "auto":
+            backend = BY_DEVICE.get(params[0].device.type, "torch")
+
+        def compiled() -> Compiled:
+            return Compiled(step, params, states, chains, prior, backend, self.shards, self.clock)
+
+        kernel = None if backend == "torch" else kernel_or_none(sampler.backend, compiled)
+        return kernel or Text(step, params, states, chains, prior)
+
+    def _check_sharding(self) -> None:
+        """Refuses steps and settings that sharded parameters do not support."""
+        step = self.sampler.step
+        fault = ""
+        if step.program.needs_value:
+            fault = "its formulas read U itself, and each rank has the loss of its own data"
+        if self.sampler.capturable:
+            fault = "capturable = True: a graph would have to hold messages between ranks"
+        if step.program.has_operators:
+            fault = "an operator reads all sites of a chain"
+        for name in step.parameters:
+            if torch.is_tensor(self.group[name]) and self.group[name].numel() > 1 and not fault:
+                fault = f"{name} has a value per site"
+        for name, kind in step.draws.items():
+            if kind in noise.STATE_DEPENDENT:
+                fault = f"the law of the {kind} number {name} depends on the state, and it is no function of the site"
+        if fault:
+            where = f"{self.sampler.where}, sharded parameters"
+            raise RecipeError(where, fault, do="Leave the parameters of this group whole.")
+
+    def kinetic_temperatures(self) -> dict[str, Temperature]:
+        """The kinetic temperature of each tensor, block of Gaussian momenta and chain, by their names."""
+        params = self.group["params"] if self.group["step_number"] else []
+        names = self.group.get("param_names") or [f"{self.index}.{k}" for k in range(len(params))]
+        members = [label.removeprefix(f"group {self.index}") for label in labels(self.index, params)]
+        temperatures = {}
+        for block, mass in masses_of(self.sampler.step.recipe, self.setting).items() if params else ():
+            momenta = [by_chain(self.states[p][block], len(members)).double() for p in params]
+            squares = torch.stack([p.square().sum(1) for p in momenta])
+            squares = squares if self.shards is None else self.shards.add(squares)
+            for name, p, of_tensor in zip(names, params, (squares / mass).tolist()):
+                sites = p.numel() // len(members)
+                for member, square in zip(members, of_tensor if sites else ()):
+                    own = temperature_of(square / sites, sites, self.setting.temperature)
+                    temperatures[f"{name}, {block}{member}"] = own
+        return temperatures
+
+    def relaxation_steps(self) -> dict[str, float]:
+        """The relaxation times of the blocks in steps, by name; none at a step size of 0, as of a schedule."""
+        setting, step, states = self.setting, self.sampler.step, self.states
+        if not setting.step_size:
+            return {}
+        numbers: dict[str, Any] = {"num_data": self.group["num_data"]}
+        for a in step.recipe.adapted if self.group["step_number"] else ():
+            parts = (local(states[p][a.name]) for p in self.group["params"] if a.name in states[p])
+            value = next((x for x in parts if x.numel()), None)  # of the first tensor with sites on this rank
+            numbers |= {} if value is None else {a.name: value}
+        numbers |= {name: x for name, x in setting.parameters.items() if not isinstance(x, operators.Operator)}
+        means = {name: float(torch.as_tensor(x, dtype=torch.float64).mean()) for name, x in numbers.items()}
+        temperature = setting.temperature
+        return relaxation_steps(step.recipe, setting.step_size, means, temperature=temperature, frozen=step.frozen)
+
+
+def _is_finite(gradient: Any) -> bool:
+    """Whether the sum of a gradient is finite, which it is not after a loss that is not."""
+    return math.isfinite(float(gradient.sum()))
