@@ -31,6 +31,7 @@ angle, turn = vector("angle", domain="periodic"), vector("turn", domain="periodi
 box, walled = vector("box", domain=(-1, 2)), scalar("walled", domain=(-1, 1))
 A, gamma, mu = positive("A", default=1.0), positive("gamma", default=1.0), positive("mu", default=1.0)
 U, n = potential(theta), total(1)
+TURNS = {(theta, p): -1}
 
 
 def recipe(name, state, H, D, Q=None, **more):
@@ -46,7 +47,7 @@ def overdamped(D, H=None, block=theta, **more):
 
 def underdamped(H, friction=gamma, **more):
     """A momentum with friction."""
-    return recipe("underdamped", (theta, p), H, {p: friction}, {(theta, p): -1}, **more)
+    return recipe("underdamped", (theta, p), H, {p: friction}, TURNS, **more)
 
 
 def two(D, H=None, Q=None, **more):
@@ -86,15 +87,13 @@ def nose_hoover_langevin():
         (theta, p, xi),
         U + total(p**2) / 2 + n * mu * xi**2 / 2,
         {xi: gamma / (n * mu)},
-        {(theta, p): -1, (p, xi): p / (n * mu)},
+        {**TURNS, (p, xi): p / (n * mu)},
     )
 
 
 def thermostat(H, coupling=1, **more):
     """A Nose-Hoover thermostat with noise on the momenta."""
-    return recipe(
-        "thermostat", (theta, p, xi), U + H, {p: A}, {(theta, p): -1, (p, xi): coupling * p / (n * mu)}, **more
-    )
+    return recipe("thermostat", (theta, p, xi), U + H, {p: A}, {**TURNS, (p, xi): coupling * p / (n * mu)}, **more)
 
 
 # Wrong recipes by the question that must catch them.
@@ -106,10 +105,10 @@ BY_TOPIC = {
         "improper: Gamma shape below 0": lambda: overdamped(rate, total(rate + log(rate) * 3 / 2), rate),
         "improper: flat target": lambda: overdamped(1, total(cos(theta))),
         "improper: momentum free along a diagonal": lambda: recipe(
-            "ridge", (theta, p, r), U + total((p - r) ** 4) / 4, {p: 1, r: 1}, {(theta, p): -1}
+            "ridge", (theta, p, r), U + total((p - r) ** 4) / 4, {p: 1, r: 1}, TURNS
         ),
         "improper: two ridges": lambda: recipe(
-            "ridges", (theta, p, r), U + total(p**4 + r**4 - 2 * p**2 * r**2), {p: 1, r: 1}, {(theta, p): -1}
+            "ridges", (theta, p, r), U + total(p**4 + r**4 - 2 * p**2 * r**2), {p: 1, r: 1}, TURNS
         ),
         "improper: saddle of two coordinates": lambda: two({x: 1, y: 1}, x * y),
         "improper: coordinates held apart only": lambda: two({x: 1, y: 1}, (x - y) ** 2),
@@ -144,7 +143,7 @@ BY_TOPIC = {
             "loose", (theta, p), U + total(p**2) / 2, {p: 1}, {(theta, p): -nonnegative("k", default=0.0)}
         ),
         "reach: a thermostat on its own": lambda: recipe(
-            "alone", (theta, p, xi), U + total(p**2) / 2 + n * xi**2 / 2, {p: 1}, {(theta, p): -1}
+            "alone", (theta, p, xi), U + total(p**2) / 2 + n * xi**2 / 2, {p: 1}, TURNS
         ),
         "reach: Hamiltonian motion": lambda: underdamped(U + total(p**2) / 2, 0),
         "reach: a Nose-Hoover thermostat without noise": lambda: recipe(
@@ -152,7 +151,7 @@ BY_TOPIC = {
             (theta, p, xi),
             U + total(p**2) / 2 + n * mu * xi**2 / 2,
             {},
-            {(theta, p): -1, (p, xi): p / (n * mu)},
+            {**TURNS, (p, xi): p / (n * mu)},
         ),
         "reach: a wall on the top between two wells": lambda: overdamped(theta**2, total((theta**2 - 1) ** 2) / 4),
         "reach: noise of the mean square, of one site": lambda: overdamped(total(theta**2) / n),
@@ -161,7 +160,7 @@ BY_TOPIC = {
             (theta, p),
             U + total(p**2) / 2,
             {},
-            {(theta, p): -1},
+            TURNS,
             jumps={"R": refresh(p, rate=nonnegative("nu", default=0.0))},
             scheme="B A R A B",
         ),
@@ -253,7 +252,7 @@ def ccadl():
         (theta, p, xi),
         U + total(p**2) / 2 + n * mu * (xi - A) ** 2 / 2,
         {p: A + S},
-        {(theta, p): -1, (p, xi): p / (n * mu)},
+        {**TURNS, (p, xi): p / (n * mu)},
     )
 
 
@@ -276,17 +275,13 @@ RIGHT = {
         U + total(p**2 / (1 + theta**2)) / 2 + temperature * total(log(1 + theta**2)) / 2
     ),
     "momentum drawn anew": lambda: recipe(
-        "refreshed", (theta, p), U + total(p**2) / 2, {}, {(theta, p): -1}, jumps={"R": refresh(p)}, scheme="R B A B"
+        "refreshed", (theta, p), U + total(p**2) / 2, {}, TURNS, jumps={"R": refresh(p)}, scheme="R B A B"
     ),
     "generalised Langevin": lambda: recipe(
-        "generalised-langevin", (theta, p, r), U + total(p**2 + r**2) / 2, {r: gamma}, {(theta, p): -1, (p, r): -1}
+        "generalised-langevin", (theta, p, r), U + total(p**2 + r**2) / 2, {r: gamma}, {**TURNS, (p, r): -1}
     ),
     "third-order Langevin": lambda: recipe(
-        "third-order",
-        (theta, p, r),
-        U + total(p**2) / 2 + total(r**2) / 2,
-        {r: 2 * gamma},
-        {(theta, p): -1, (p, r): -gamma},
+        "third-order", (theta, p, r), U + total(p**2) / 2 + total(r**2) / 2, {r: 2 * gamma}, {**TURNS, (p, r): -gamma}
     ),
     "underdamped by the word U B U": lambda: underdamped(U + total(p**2) / 2, pieces={"U": (theta, p)}, scheme=None),
     "Nose-Hoover-Langevin": nose_hoover_langevin,
@@ -295,7 +290,7 @@ RIGHT = {
         (theta, p, xi, eta),
         U + total(p**2) / 2 + n * mu * xi**2 / 2 + mu * eta**2 / 2,
         {eta: gamma},
-        {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi / mu},
+        {**TURNS, (p, xi): p / (n * mu), (xi, eta): xi / mu},
     ),
     "CCAdL": ccadl,
     "ALDI": aldi,
@@ -304,7 +299,7 @@ RIGHT = {
         (theta, p, r),
         U + total(p**2) / 2 + total(mu * (r - A) ** 2) / 2,
         {p: A},
-        {(theta, p): -1, (p, r): p / mu},
+        {**TURNS, (p, r): p / mu},
     ),
     "dense D and Q": lambda: two(Matrix([[1 + y**2, x / 4], [x / 4, 1 + x**2]]), Q={(x, y): x * y}),
     "one noise, turned by Q": lambda: two(Matrix([[1, 1], [1, 1]]), Q={(x, y): 1}),

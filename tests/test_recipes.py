@@ -26,7 +26,7 @@ mass = positive("mass", default=1.9, per=theta)
 U, n = potential(theta), total(1)
 G, g1 = function("G", theta, sign="positive"), function("g1", theta)
 g2, alpha = function("g2", theta, sign="nonnegative"), function("alpha", v, sign="nonnegative")
-langevin = U + total(p**2 / m) / 2
+langevin, TURNS = U + total(p**2 / m) / 2, {(theta, p): -1}
 speed = p / (m * sqrt(1 + p**2 / (m * c) ** 2))
 
 few = settings(max_examples=6, derandomize=True, deadline=None)
@@ -43,55 +43,35 @@ RECIPES = {
         recipe("preconditioned", (theta,), U, {theta: 1 / (1 + theta**2)}),
         recipe("hessian-diagonal", (theta,), U, {theta: 1 / (1 + grad(U) ** 2)}),
         recipe("shared-preconditioner", (theta,), U, {theta: 1 + total(theta**2) / n}),
-        recipe("sghmc", (theta, p), langevin, {p: A * m}, {(theta, p): -1}),
+        recipe("sghmc", (theta, p), langevin, {p: A * m}, TURNS),
         recipe("masses", (theta, p), U + total(p**2 / mass) / 2, {p: A * mass}, {(theta, p): -mass}),
         recipe("sgrhmc", (theta, p), langevin, {p: G**2}, {(theta, p): -G}),
-        recipe("theta-mass", (theta, p), U + total(p**2 / G + log(G)) / 2, {p: A}, {(theta, p): -1}),
+        recipe("theta-mass", (theta, p), U + total(p**2 / G + log(G)) / 2, {p: A}, TURNS),
+        recipe("relativistic", (theta, p), U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2)), {p: A}, TURNS),
         recipe(
-            "relativistic", (theta, p), U + total(m * c**2 * sqrt(1 + p**2 / (m * c) ** 2)), {p: A}, {(theta, p): -1}
-        ),
-        recipe(
-            "sgnht",
-            (theta, p, xi),
-            langevin + n * mu * (xi - A) ** 2 / 2,
-            {p: A},
-            {(theta, p): -1, (p, xi): p / (n * mu)},
+            "sgnht", (theta, p, xi), langevin + n * mu * (xi - A) ** 2 / 2, {p: A}, {**TURNS, (p, xi): p / (n * mu)}
         ),
         recipe(
             "atmc",
             (theta, p, v),
             langevin + total(mu * (v - B / m / 2) ** 2) / 2,
             {p: alpha * m + B / 2},
-            {(theta, p): -1, (p, v): p / mu},
+            {**TURNS, (p, v): p / mu},
         ),
         recipe("santa", (theta, p, v), langevin + total((v - g2) ** 2) / 2, {p: g2 * m}, {(theta, p): -g1, (p, v): p}),
         recipe(
-            "scalar-diffusion",
-            (theta, p, xi),
-            langevin + n * xi**2 / 2,
-            {p: 1 + xi**2, xi: (1 + xi**2) / n},
-            {(theta, p): -1},
+            "scalar-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1 + xi**2, xi: (1 + xi**2) / n}, TURNS
         ),
+        recipe("total-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1, xi: xi**2 + total(p**2) / n}, TURNS),
         recipe(
-            "total-diffusion",
-            (theta, p, xi),
-            langevin + n * xi**2 / 2,
-            {p: 1, xi: xi**2 + total(p**2) / n},
-            {(theta, p): -1},
-        ),
-        recipe(
-            "total-curl",
-            (theta, p, xi),
-            langevin + n * xi**2 / 2,
-            {p: 1},
-            {(theta, p): -1, (p, xi): p * xi / total(p**2 + 1)},
+            "total-curl", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1}, {**TURNS, (p, xi): p * xi / total(p**2 + 1)}
         ),
         recipe(
             "chain",
             (theta, p, xi, eta),
             langevin + n * mu * xi**2 / 2 + eta**2 / 2,
             {eta: 1},
-            {(theta, p): -1, (p, xi): p / (n * mu), (xi, eta): xi * total(p**2) / n},
+            {**TURNS, (p, xi): p / (n * mu), (xi, eta): xi * total(p**2) / n},
         ),
         recipe(
             "banana",
@@ -239,11 +219,8 @@ def test_a_certificate_is_plain_data():
 @pytest.mark.parametrize(
     "R, warning",
     [
-        (recipe("hmc", (theta, p), langevin, {}, {(theta, p): -1}), "no noise.*not ergodic without refreshment"),
-        (
-            recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, {(theta, p): -1}),
-            "never reaches xi.*not ergodic",
-        ),
+        (recipe("hmc", (theta, p), langevin, {}, TURNS), "no noise.*not ergodic without refreshment"),
+        (recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, TURNS), "never reaches xi.*not ergodic"),
     ],
     ids=str,
 )
@@ -297,7 +274,7 @@ quartic_mass = 1 + theta**2
     ids=str,
 )
 def test_the_marginal_of_the_target_is_exp_minus_U_or_the_certificate_says_not(H, expected):
-    assert verdict(recipe("marginal", (theta, p), H, {p: A}, {(theta, p): -1}), "the marginal of theta")[0] == expected
+    assert verdict(recipe("marginal", (theta, p), H, {p: A}, TURNS), "the marginal of theta")[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -327,7 +304,7 @@ def test_one_site_does_not_decide_the_marginal_beside_a_shared_scalar(H, expecte
     ids=str,
 )
 def test_an_energy_that_is_not_normalisable_fails(K, expected):
-    R = recipe("tails", (theta, p), U + total(K), {p: A}, {(theta, p): -1})
+    R = recipe("tails", (theta, p), U + total(K), {p: A}, TURNS)
     assert verdict(R, "exp(-H) is normalisable")[0] == expected
     assert R.check().ok == (expected != "failed")
 
@@ -343,11 +320,11 @@ def test_an_energy_that_is_not_normalisable_fails(K, expected):
     ids=str,
 )
 def test_the_certificate_says_how_D_is_known_to_be_positive(D, expected):
-    assert verdict(recipe("diffusion", (theta, p), langevin, D, {(theta, p): -1}), "D is positive")[0] == expected
+    assert verdict(recipe("diffusion", (theta, p), langevin, D, TURNS), "D is positive")[0] == expected
 
 
 def test_an_eigenvalue_that_is_seldom_negative_is_found_by_the_certificate():
-    R = recipe("dip", (theta, p), langevin, {p: theta**2 - S(1) / 1000}, {(theta, p): -1})
+    R = recipe("dip", (theta, p), langevin, {p: theta**2 - S(1) / 1000}, TURNS)
     assert verdict(R, "D is positive")[0] == "failed" and not R.check().ok
 
 
