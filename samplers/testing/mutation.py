@@ -16,7 +16,6 @@ from sympy import ImmutableMatrix, S, zeros
 from integrators.step import Step
 from recipe import Recipe
 from recipe.derive import times_gradient
-from recipe.symbols import Parameter
 from recipe.symbols import temperature as T
 
 from .layers import LAYERS
@@ -71,46 +70,37 @@ Mistake = tuple[str, Recipe]
 
 def wrong_recipes(recipe: Recipe) -> Iterator[Mistake]:
     """Yields recipes whose drift or noise contradicts their formulas, with the mistake in words."""
-    for i in range(len(recipe.state)):
-        yield from _wrong_gammas(recipe, i)
-        yield from _wrong_forces(recipe, i)
+    for i, b in enumerate(recipe.state):
+        for mistake, *changes in _wrong_terms(recipe, i, b):
+            yield mistake, _with(recipe, i, *changes)
     if any(recipe.D):
         for factor, amplitude in ((S.Half, "sqrt(D)"), (2, "sqrt(4 D)")):
             yield f"noise {amplitude} for sqrt(2 D)", _noisy(recipe, recipe.D * factor)
     mass = next((s for s in recipe.parameters if s.name == "m" and recipe.D.has(s)), None)
-    if mass is not None:
-        yield from _massless(recipe, mass)
-
-
-def _wrong_gammas(recipe: Recipe, i: int) -> Iterator[Mistake]:
-    """Yields recipes with another Gamma in a row of the drift."""
-    b, gamma = recipe.state[i], recipe.gamma[i]
-    if gamma == 0:
+    if mass is None:
         return
-    for factor, mistake in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
-        yield f"Gamma[{b}] {mistake}", _with(recipe, i, (factor - 1) * gamma, (factor - 1) * T * gamma)
-    yield f"Gamma[{b}] not scaled by T", _with(recipe, i, S.Zero, (1 - T) * gamma)
-
-
-def _wrong_forces(recipe: Recipe, i: int) -> Iterator[Mistake]:
-    """Yields recipes with another D grad H or Q grad H in a row of the drift."""
-    b, friction = recipe.state[i], sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
-    if friction != 0:
-        yield f"the drift D grad H of {b} doubled", _with(recipe, i, -friction, -friction)
-        yield f"the drift D grad H of {b} dropped", _with(recipe, i, friction, friction)
-    for j, c in enumerate(recipe.state):
-        force = _force(recipe, recipe.Q, i, j)
-        if force != 0:
-            yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", _with(recipe, i, 2 * force, 2 * force)
-
-
-def _massless(recipe: Recipe, mass: Parameter) -> Iterator[Mistake]:
-    """Yields recipes with the mass 1 in the noise, or in the drift of a thermostat."""
     yield "noise without the mass", _noisy(recipe, recipe.D.xreplace({mass: S.One}))
     for i, b in enumerate(recipe.state):
         if b in recipe.thermostats and recipe.drift[i].has(mass):
             change = recipe.drift[i].xreplace({mass: S.One}) - recipe.drift[i]
             yield f"the thermostat {b} without the mass", _with(recipe, i, change, change)
+
+
+def _wrong_terms(recipe, i, b):
+    """Yields mistakes in Gamma, D grad H and Q grad H in a row of the drift, with their change at T = 1 and at T."""
+    gamma = recipe.gamma[i]
+    if gamma != 0:
+        for factor, mistake in ((-1, "of the wrong sign"), (0, "dropped"), (S.Half, "halved")):
+            yield f"Gamma[{b}] {mistake}", (factor - 1) * gamma, (factor - 1) * T * gamma
+        yield f"Gamma[{b}] not scaled by T", S.Zero, (1 - T) * gamma
+    friction = sum(_force(recipe, recipe.D, i, j) for j in range(len(recipe.state)))
+    if friction != 0:
+        yield f"the drift D grad H of {b} doubled", -friction, -friction
+        yield f"the drift D grad H of {b} dropped", friction, friction
+    for j, c in enumerate(recipe.state):
+        force = _force(recipe, recipe.Q, i, j)
+        if force != 0:
+            yield f"Q[{b}, {c}] of the wrong sign in the drift of {b}", 2 * force, 2 * force
 
 
 def _force(recipe, matrix, i, j):

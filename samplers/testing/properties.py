@@ -96,34 +96,27 @@ def emitted_equals_interpreted(
 def chains_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
     """step(P z, P w) = P step(z, w) for every permutation P of the chains."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
-
-    def permuted(values):
-        return {k: v if callable(v) else torch.roll(torch.as_tensor(v), 1, 0) for k, v in values.items()}
-
-    expected = permuted(_blocks(step, called(step, *at, **slopes, step_size=h)))
-    result = called(step, permuted(at.state), permuted(at.noise), at.parameters, **slopes, step_size=h)
-    _agree(result, expected, 1e-12, f"{_name(step)}: chains do not permute freely")
+    _permutes(step, at, slopes, h, 0, {*at.state, *at.noise}, "chains")
 
 
 def coordinates_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
     """step(P z, P w) = P step(z, w) for every permutation P of the sites, where U is exchangeable; vector blocks."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
-    symbols: tuple[Symbol, ...] = (*step.recipe.entries, *step.recipe.parameters)
-    per_site = {s.name for s in symbols if s.is_vector}
-    drawn = {d.name for d in step.program.draws if d.is_vector}
-
-    def permuted(values, names):
-        sites = {k: v for k, v in values.items() if k in names and getattr(v, "ndim", False)}
-        return values | {k: torch.roll(torch.as_tensor(v), 1, -1) for k, v in sites.items()}
-
-    expected = permuted(_blocks(step, called(step, *at, **slopes, step_size=h)), per_site)
-    moved = Inputs(permuted(at.state, per_site), permuted(at.noise, drawn), permuted(at.parameters, per_site))
-    result = called(step, *moved, **slopes, step_size=h)
-    _agree(result, expected, 1e-11, f"{_name(step)}: coordinates do not permute freely")
+    symbols: tuple[Symbol, ...] = (*step.recipe.entries, *step.recipe.parameters, *step.program.draws)
+    _permutes(step, at, slopes, h, -1, {s.name for s in symbols if s.is_vector}, "coordinates")
 
 
-def _blocks(step, state):
-    return {b.name: state[b.name] for b in step.recipe.entries}
+def _permutes(step, at, slopes, h, axis, names, what):
+    """Claims that a step commutes with a permutation of some arguments along an axis."""
+
+    def permuted(values):
+        arrays = {k: v for k, v in values.items() if k in names and getattr(v, "ndim", False)}
+        return values | {k: torch.roll(torch.as_tensor(v), 1, axis) for k, v in arrays.items()}
+
+    expected = permuted(called(step, *at, **slopes, step_size=h))
+    result = called(step, *map(permuted, at), **slopes, step_size=h)
+    blocks = [b.name for b in step.recipe.entries]
+    _agree(result, expected, 1e-12 if axis == 0 else 1e-11, f"{_name(step)}: {what} do not permute freely", blocks)
 
 
 # ---- properties of flows

@@ -47,10 +47,8 @@ class Result:
     @property
     def row(self) -> Row:
         """The comparison in words, with its equation where that is violated."""
-        if self.least:
-            relation = ">=" if self.ok else "<"
-        else:
-            relation = "<=" if self.ok else ">"  # a value that is no number is beyond its bound
+        sides = (">=", "<") if self.least else ("<=", ">")  # a value that is no number is beyond its bound
+        relation = sides[not self.ok]
         answer = f"{self.value:.3g} {relation} {self.bound:.3g}" + (f"  [{self.subject}]" if self.subject else "")
         violated = "" if self.ok else f", violated: {self.equation}"
         return Row(f"{self.layer}: {self.statistic}", answer + violated, "checked" if self.ok else "failed")
@@ -135,12 +133,10 @@ def timed(results: Iterable[Result]) -> tuple[list[Result], str | None]:
     """The results, each with its seconds, and the return value of their generator."""
     stamped: list[Result] = []
     results = iter(results)
-    started = time.perf_counter()
     while True:
+        started = time.perf_counter()
         try:
             result = next(results)
         except StopIteration as end:
             return stamped, end.value
-        now = time.perf_counter()
-        stamped.append(replace(result, seconds=round(now - started, 4)))
-        started = now
+        stamped.append(replace(result, seconds=round(time.perf_counter() - started, 4)))
