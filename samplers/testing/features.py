@@ -48,13 +48,13 @@ def features(
     return tuple(found)
 
 
-def _even(x: Block) -> Expr:
+def _even(x):
     """A function whose slope vanishes at the ends."""
     way = x - x.domain.low
     return cos(pi * way / x.domain.width) if x.domain.is_compact else way**2 / (1 + way**2)
 
 
-def _odd(x: Block) -> Expr:
+def _odd(x):
     """A function that vanishes at the ends."""
     way = x - x.domain.low
     return sin(pi * way / x.domain.width) if x.domain.is_compact else way / (1 + way**2)

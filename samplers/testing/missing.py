@@ -63,7 +63,7 @@ def _moving(sde):
     return [b for b in sde.state if not b.domain.is_discrete]
 
 
-def _few_terms(sde: SDE) -> list[list[Term]]:
+def _few_terms(sde):
     """Candidates by row: the friction, Gamma, a constant, and forces of other blocks of the same kind."""
     friction, gamma = derive.times_gradient(sde.D, sde.H, sde.state), derive.row_divergence(sde.D, sde.state)
 
@@ -77,7 +77,7 @@ def _few_terms(sde: SDE) -> list[list[Term]]:
     return rows
 
 
-def _many_terms(residual: Expr, sde: SDE, few: list[list[Term]]) -> list[list[Term]]:
+def _many_terms(residual, sde, few):
     """Candidates by row: those of `few`, the terms of the drift, blocks and their products; none for H with roots."""
     rooted = any(x.base.is_Add and not x.exp.is_integer for e in (residual, sde.H) for x in e.atoms(Pow))
     if rooted:  # hard to solve exactly
@@ -91,7 +91,7 @@ def _many_terms(residual: Expr, sde: SDE, few: list[list[Term]]) -> list[list[Te
     return rows
 
 
-def _quotient(residual: Expr, b: Block, H: Expr) -> list[Term]:
+def _quotient(residual, b, H):
     """The u in the row of b that does not depend on b, -residual over dH/db, for dH/db linear in b."""
     inside = at_one_site(residual) if b.is_vector else residual
     above, below = diff(inside, b), diff(H, b, 2)
@@ -100,7 +100,7 @@ def _quotient(residual: Expr, b: Block, H: Expr) -> list[Term]:
     return [(b, -short(above / below))]
 
 
-def _cancel(residual: Expr, terms: list[Term], H: Expr) -> Drift | None:
+def _cancel(residual, terms, H):
     """The combination {block: u} of terms that makes the residual vanish, else None."""
 
     def change(b, e):

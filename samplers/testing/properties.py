@@ -45,7 +45,7 @@ def _agree(result, expected, bound, equation, names=None):
         _claim(error <= bound, f"{equation}: {name} is off by {error:.2g}, more than {bound:g}")
 
 
-def _claim(holds: object, otherwise: str) -> None:
+def _claim(holds, otherwise):
     """Raises AssertionError with the text `otherwise` unless the claim holds, also under python -O."""
     if not holds:
         raise AssertionError(otherwise)

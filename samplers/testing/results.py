@@ -121,7 +121,7 @@ class Report(Findings):
         return sum(r.seconds for r in self.results)
 
 
-def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def _by_reason(pairs):
     """Lines of layers with their reason, one for every reason."""
     layers: dict[str, list[str]] = {}
     for layer, reason in pairs:

@@ -84,12 +84,12 @@ def sites_of(recipe: Recipe) -> int:
     return SEVERAL if in_noise_or_curl or _couples_sites(recipe.H) else 1
 
 
-def _fields(e: Expr) -> set[Expr]:
+def _fields(e):
     """The totals of a formula that depend on blocks, unlike n."""
     return {t for t in e.atoms(Total) if any(isinstance(s, Block) for s in t.integrand.free_symbols)}
 
 
-def _couples_sites(H: Expr) -> bool:
+def _couples_sites(H):
     """Whether H, given the scalar blocks, is anything but a sum over sites."""
     outside, totals = masked(H, Total)
     fields = [d for d, t in totals.items() if _fields(t)]

@@ -231,7 +231,7 @@ class Subject:
         return 2 * self.still.program.gradients_per_step * budget / (h * factor**2)
 
     @cached_property
-    def _budget_and_factor(self) -> tuple[sympy.Expr, sympy.Expr]:
+    def _budget_and_factor(self):
         """S and c of the first block whose gradients are noisy."""
         row = next(i for i in range(len(self.recipe.state)) if self.recipe.supplied[i, i] != 0)
         drift = self.recipe.drift[row]

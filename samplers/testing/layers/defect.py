@@ -44,13 +44,13 @@ def one_step_defect(subject: Subject, energy: str | None = None, layer: str = "o
 # ---- by quadrature
 
 
-def _step_sizes(subject: Subject, order: int) -> tuple[float, float]:
+def _step_sizes(subject, order):
     if len(subject.still.flows) == 1 and subject.still.exact:  # exact at all of them
         return 2.0, 1.0
     return (0.05, 0.025) if order == 2 else (0.0125, 0.00625)
 
 
-def _slope(norms: list[float]) -> float:
+def _slope(norms):
     """The order of the last two norms, at h and h/2."""
     return float(np.log2(norms[-2] / norms[-1])) if norms[-1] > 0 else np.nan
 
@@ -68,7 +68,7 @@ def is_resolved(right: Subject, energy: str) -> bool:
     return bool(abs(norm - coarse) <= 0.02 * norm + 1e-9)
 
 
-def _norm(subject: Subject, energy: str, h: float, weighted: Weighted | None = None) -> float:
+def _norm(subject, energy, h, weighted=None):
     """The norm of (E_pi[phi(step)] - E_pi[phi])/E_pi|phi| over all monomials phi of degree 1 to 4."""
     before, after, weights = moved(subject, energy, h, weighted)
     features = evaluated(features_over(subject.recipe, subject.sites), subject.sites.coordinates)
@@ -109,7 +109,7 @@ def moved(
 # ---- by draws
 
 
-def _by_draws(subject: Subject, energy: str, layer: str) -> Result:
+def _by_draws(subject, energy, layer):
     """The result on the largest d/dt E[phi] of a step as h -> 0: (4 defect(h/2) - defect(h))/h, from draws.
 
     The mean over both signs of the noise cancels terms of order sqrt(h), the difference terms of order h^2.

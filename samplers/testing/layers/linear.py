@@ -1,14 +1,11 @@
 """The layer of the linear law: the stationary covariance of a step on a quadratic energy."""
 
-from typing import Any
-
 import numpy as np
 import sympy
 from scipy.linalg import solve_discrete_lyapunov
 
-from integrators.linear_law import LinearChain, is_affine, linear_chain
-from integrators.split import Subsystem, all_letters, split
-from recipe import Recipe
+from integrators.linear_law import is_affine, linear_chain
+from integrators.split import all_letters, split
 from recipe.algebra import at_one_site
 from recipe.symbols import Partial, Total, step_size
 
@@ -57,14 +54,14 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     return None
 
 
-def _budgets(recipe: Recipe) -> dict[Any, float]:
+def _budgets(recipe):
     """0 for every parameter that only states the noise of the gradient."""
     used = {s for e in (*recipe.drift, *recipe.D) for s in e.free_symbols}
     supplied = {s for e in recipe.supplied for s in e.free_symbols & set(recipe.parameters)}
     return {s: 0.0 for s in supplied if s not in used}
 
 
-def _matrices(piece: Subsystem, recipe: Recipe, numbers: dict, k: float) -> tuple[np.ndarray, np.ndarray]:
+def _matrices(piece, recipe, numbers, k):
     """A and D of a linear piece, dx = -A x dt + sqrt(2 D) dW, where grad U = k theta."""
 
     def number(e):
@@ -79,7 +76,7 @@ def _matrices(piece: Subsystem, recipe: Recipe, numbers: dict, k: float) -> tupl
     return A, D
 
 
-def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[np.ndarray, np.ndarray]:
+def _over(time, A, D, piece):
     """The matrices e^{-At} and 2 int_0^t e^{-As} D e^{-A's} ds of a linear piece, or Euler's."""
     if piece.method == "euler":
         return np.eye(len(A)) - A * time, 2 * D * time
@@ -87,7 +84,7 @@ def _over(time: float, A: np.ndarray, D: np.ndarray, piece: Subsystem) -> tuple[
     return M, V
 
 
-def _error(chain: LinearChain, expected: np.ndarray) -> float:
+def _error(chain, expected):
     """The relative error of the stationary covariance of a probed step; infinite for an unstable step."""
     if chain.spectral_radius >= 1:
         return np.inf

@@ -60,7 +60,7 @@ def accepted_step(subject: Subject) -> Step | str:
 
 
 @lru_cache(maxsize=4)
-def _accepted_step(subject: Subject) -> Step | str:
+def _accepted_step(subject):
     frozen = [a.name for a in subject.recipe.adapted]
     try:
         return integrators.metropolised(subject.recipe, subject.scheme, pieces=subject.pieces, freeze=frozen)
@@ -69,7 +69,7 @@ def _accepted_step(subject: Subject) -> Step | str:
 
 
 @lru_cache(maxsize=4)
-def _step_size(right: Subject) -> float:
+def _step_size(right):
     """The largest of the step sizes 1, 1/2, 1/4, ... at which most steps are accepted."""
     step = accepted_step(right)
     h = LARGEST
