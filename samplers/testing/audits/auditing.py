@@ -1,20 +1,74 @@
-"""An audit from its settings to its verdict."""
+"""An audit from its settings to its verdict, and its result."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import torch
 
+from recipe.results import Findings, Row
+
 from ...running.watching import Bar
 from ..results import Report
-from .experiment import Experiment, OutOfTime
+from .experiment import VERDICTS, Cell, Experiment, OutOfTime
 from .judgement import judge
 from .laws import LAWS
 from .measurements import first_look, measured
-from .verdicts import Audit
 
 RUNS = 4 + len(LAWS) * 2 * 3  # of the first look and the measurements; more are run where the start is not forgotten
+HEADER = f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of"
+ROW = (
+    "  {target:12}{dim:4}{temperature:6g}{step_size:9.4g}{time:8g}{E theta^2:11.4f}{exact:9.4f}{z:8.1f}"
+    "{worst z:9.1f}  {worst}"
+)
+
+
+@dataclass(frozen=True)
+class Audit(Findings):
+    """The result of an audit: the verdict, one of VERDICTS, and findings with figures.
+
+    `report` has the comparisons that decide `ok`; `cells` the runs; `threshold` the standard errors beyond which a
+    comparison counts, so that a right sampler fails with probability `alpha` at most.
+    """
+
+    name: str
+    verdict: str
+    findings: tuple[str, ...]
+    report: Report
+    cells: tuple[Cell, ...]
+    threshold: float
+    alpha: float
+    seconds: float
+
+    @property
+    def title(self) -> str:
+        """The name of the sampler with the verdict."""
+        return f"audit of {self.name}: {self.verdict}"
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The comparisons in words."""
+        return self.report.rows
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The findings with figures."""
+        return self.findings
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the law is right, or its bias vanishes with the step size; None where that is not resolved."""
+        return VERDICTS[self.verdict]
+
+    def __str__(self) -> str:
+        lines = [self.title, *(f"  {text}" for text in self.findings)]
+        if self.cells:
+            lines += ["", HEADER, *(ROW.format(**c.to_dict()) for c in self.cells)]
+        rate = f"{1 / self.alpha:,.0f}. {self.seconds:.0f} s."
+        return "\n".join(
+            [*lines, "", f"  |z| > {self.threshold:.2f} counts: a right sampler fails one audit in {rate}"]
+        )
 
 
 def audit(

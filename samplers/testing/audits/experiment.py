@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from time import perf_counter
 from typing import Any
@@ -15,11 +16,71 @@ from recipe.errors import RecipeError
 from ...running.interrupts import ended_by_interrupt
 from ..results import Result
 from .laws import LAWS, Law
-from .verdicts import VERDICTS, Cell
 
 FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 WHERE = "audit"
 FAR = 1e4  # standard deviations from the mean, from which on a finite chain counts as diverged
+VERDICTS: dict[str, bool | None] = {  # in this order: the first that applies is the verdict
+    "not finished": None,
+    "diverges": False,
+    "does not move": False,
+    "seed ignored": False,
+    "noise shared across chains": False,
+    "noise reused": False,
+    "start not forgotten": False,
+    "noise shared across coordinates": False,
+    "temperature used wrongly": False,
+    "bias does not vanish": False,
+    "bias, limit unresolved": None,
+    "vanishing bias": True,
+    "unbiased": True,
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run for a target, temperature and step size, with the bias and standard error of each statistic.
+
+    `square` is E theta^2, averaged over the coordinates, and `exact` its value under exp(-U/T).
+    """
+
+    law: Law = field(repr=False)
+    temperature: float
+    step_size: float
+    time: float
+    bias: np.ndarray = field(repr=False)
+    error: np.ndarray = field(repr=False)
+
+    @property
+    def z(self) -> np.ndarray:
+        """The biases in standard errors."""
+        return self.bias / self.error
+
+    @property
+    def square(self) -> float:
+        """E theta^2 of the draws."""
+        return self.exact * (1 + self.bias[-2])
+
+    @property
+    def exact(self) -> float:
+        """E theta^2 under exp(-U/T)."""
+        return self.law.square(self.temperature)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell as plain data."""
+        worst = int(abs(self.z).argmax())
+        return {
+            "target": self.law.name,
+            "dim": self.law.dim,
+            "temperature": self.temperature,
+            "step_size": self.step_size,
+            "time": self.time,
+            "E theta^2": self.square,
+            "exact": self.exact,
+            "z": float(self.z[-2]),
+            "worst": self.law.labels[worst],
+            "worst z": float(self.z[worst]),
+        }
 
 
 class OutOfTime(Exception):

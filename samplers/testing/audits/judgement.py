@@ -6,8 +6,7 @@ from math import hypot, log2
 import numpy as np
 
 from ..results import Result
-from .experiment import Experiment
-from .verdicts import Cell
+from .experiment import Cell, Experiment
 
 RESOLVED = 0.6  # a bias whose order may be higher may vanish
 SEEN = 1.28  # standard errors above the threshold, at which an effect is seen nine times in ten

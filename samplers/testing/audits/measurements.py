@@ -9,10 +9,9 @@ from math import inf
 import numpy as np
 import torch
 
-from .experiment import Experiment
+from .experiment import Cell, Experiment
 from .judgement import Biases
 from .laws import LAWS
-from .verdicts import Cell
 
 FORGOTTEN = 4.0  # standard errors between the chains from two starts
 DOUBLINGS = 5  # of the time, until the start is forgotten
