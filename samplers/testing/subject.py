@@ -128,17 +128,20 @@ class Subject:
         h = self.case.step_size or 0.01
         return {**values, T: TEMPERATURE, num_data: NUM_DATA, step_number: 0, step_size: h}
 
+    def settings(self, step: Step) -> dict[str, Any]:
+        """The numbers that a step takes as arguments, by name."""
+        own = {name: x for name, x in self.case.parameters.items() if name in step.parameters}
+        return own | {"temperature": TEMPERATURE} | ({"num_data": NUM_DATA} if step.program.reads(num_data) else {})
+
     def arguments(self, energy: str, step: Step | None = None) -> dict[str, Any]:
         """Arguments of the frozen step, or of a given one, beside state and noise: derivatives of U, and numbers."""
         step = step or self.still
-        program = step.program
-        of_recipe = self.case.parameters.items()
-        settings: dict[str, Any] = {name: x for name, x in of_recipe if name in step.parameters}
-        settings |= {"temperature": TEMPERATURE} | ({"num_data": NUM_DATA} if program.reads(num_data) else {})
         if self.recipe.potential is None:
-            return settings
+            return self.settings(step)
+        program = step.program
         asked = {"gradient": True, "curvature": program.needs_curvature, "value": program.needs_value}
-        return settings | {name: self.derivatives[energy][name] for name, is_read in asked.items() if is_read}
+        functions = {name: self.derivatives[energy][name] for name, is_read in asked.items() if is_read}
+        return self.settings(step) | functions
 
     @cached_property
     def derivatives(self) -> dict[str, dict[str, Callable]]:

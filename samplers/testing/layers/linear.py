@@ -31,9 +31,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     if numerical or any(e.xreplace(budgets) != 0 for e in recipe.supplied):
         return Inapplicable("a budget reads what moves, or a piece is numerical")
     numbers = {**subject.numbers, **budgets, step_size: h}
-    functions = ("gradient", "curvature", "value")
-    settings = {name: x for name, x in subject.arguments(subject.first_energy).items() if name not in functions}
-    settings |= {s.name: v for s, v in budgets.items()}
+    settings = subject.settings(step) | {s.name: v for s, v in budgets.items()}
     for k in STIFFNESSES:
         M, V = np.eye(len(recipe.state)), np.zeros((len(recipe.state), len(recipe.state)))
         for letter, fraction in step.scheme.moves:
