@@ -389,7 +389,7 @@ def test_runs_without_one_law_are_refused(name):
         return bowl(t) + sum((row - t).mean() for row in batch)
 
     start = torch.ones(1, dtype=torch.float64)
-    draws = samplers.sample(recipe, energy, init=start, step_size=0.1, steps=20, progress=False, **others)
+    draws = samplers.sample(recipe, energy, init=start, steps=20, progress=False, **{"step_size": 0.1} | others)
     with pytest.raises(RecipeError, match=message):
         draws.accuracy()
 

@@ -228,7 +228,9 @@ def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right()
 
 def test_scales_are_kept_where_sites_are_independent_or_their_parameter_is_given():
     scales = torch.logspace(0, 2, 4, dtype=F64)
-    settings = tune(UnderdampedLangevin, lambda t: ((t / scales) ** 2).sum() / 2, init=scales, repeat=2)
+    settings = tune(
+        UnderdampedLangevin, lambda t: ((t / scales) ** 2).sum() / 2, init=scales, metropolis=Metropolis(repeat=2)
+    )
     assert "coordinates" not in settings.arguments and "the covariance has the condition 1" in str(settings)
     correlated = Energy((x, y), U=(x**2 + y**2 - 1.9 * x * y) * 5)
     given = tune(

@@ -132,7 +132,14 @@ def test_temperatures_side_by_side_and_one_chain():
 def test_the_mode_is_found_and_a_run_is_tuned_by_it():
     mode = samplers.find_mode(regression, ZERO, DATA, gradient=slope_of_regression)
     torch.testing.assert_close(mode, samplers.find_mode(regression, ZERO, DATA), rtol=1e-6, atol=1e-6)
-    draws = sample(value, recipe="mala", gradient=slope_of_all, steps=10, step_size="auto", repeat=1, metropolis=True)
+    draws = sample(
+        value,
+        recipe="mala",
+        gradient=slope_of_all,
+        steps=10,
+        step_size="auto",
+        metropolis=samplers.Metropolis(repeat=1),
+    )
     assert draws.info["tuned"]["mode"].startswith("U = 0") and min(draws.info["acceptance"]) > 0
 
 

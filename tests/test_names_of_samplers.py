@@ -5,7 +5,6 @@ import torch
 
 import samplers
 from recipe import RecipeError
-from samplers import Metropolis
 from samplers.stock import named
 from samplers.testing import assert_stationary, check
 
@@ -29,9 +28,7 @@ CALLS = {
     "sample": lambda name: samplers.sample(name, bowl, step_size=0.1, **QUICK).info["recipe"],
     "distributed": lambda name: samplers.distributed.sample(name, bowl, step_size=0.1, **QUICK).info["recipe"],
     "auto": lambda name: refused_by(lambda: samplers.sample(name, bowl, step_size="auto", observe={}, **QUICK)),
-    "tune": lambda name: refused_by(
-        lambda: samplers.tune(name, bowl, init=torch.zeros(2), metropolis=Metropolis(repeat=0))
-    ),
+    "tune": lambda name: refused_by(lambda: samplers.tune(name, bowl, init=torch.zeros(2), bias=2.0)),
     "Optimizer": lambda name: (
         samplers.Optimizer([torch.zeros(2, requires_grad=True)], name, num_data=5, lr=0.1).recipe.name
     ),

@@ -67,7 +67,7 @@ def test_chains_that_left_every_scale_are_flagged(energy):
 def test_a_chain_that_was_far_away_is_flagged_though_it_came_back():
     def sample(most):
         schedule = {60: most, 61: 0.005}
-        settings = {"init": torch.tensor([1.0, 0.0]), "step_size": 0.005, "steps": 100}
+        settings = {"init": torch.tensor([1.0, 0.0]), "steps": 100}
         return samplers.sample(SGLD, bowl, step_size=lambda k: schedule.get(k, 0.005), **settings, **QUIET)
 
     with warnings.catch_warnings():

@@ -200,7 +200,7 @@ def test_minibatches_are_seen_by_the_energies_that_take_them():
     energies = {"fast": lambda at: STIFF / 2 * (at**2).sum(), "slow": slow}
     arguments = dict(init=torch.zeros(1), chains=2, steps=3, step_size=0.01, progress=False)
     watched = []
-    draws = samplers.sample(RESPA, energies, data=data, batch_size=4, progress=watched.append, **arguments)
+    draws = samplers.sample(RESPA, energies, data=data, batch_size=4, **arguments | {"progress": watched.append})
     assert watched and "configurational_temperature.fast" not in watched[-1]
     assert draws["theta"].shape == (2, 3, 1)
     assert set(seen) == {torch.Size([4, 1])}

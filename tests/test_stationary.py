@@ -587,10 +587,17 @@ def start_of(name):
     return RUNS[name].drawn()
 
 
-def last_draw(recipe, energy, *, steps, temperature=T, **more):
+def last_draw(recipe, energy, *, steps, freeze=(), temperature=T, **more):
     """The last state of the chains at seed 0, by block."""
     draws = samplers.sample(
-        recipe, energy, steps=steps, thin=steps, temperature=temperature, seed=0, progress=False, **more
+        recipe,
+        energy,
+        phases=[samplers.Phase(steps, freeze=freeze)],
+        thin=steps,
+        temperature=temperature,
+        seed=0,
+        progress=False,
+        **more,
     )
     return {block: x[:, 0] for block, x in draws.items()}
 
@@ -608,9 +615,10 @@ def scores_of(name) -> tuple[dict, dict]:
         run.recipe,
         **run.data(),
         init=start | still,
-        phases=[samplers.Phase(run.steps, freeze=tuple(run.adapted))],
+        freeze=tuple(run.adapted),
         scheme=run.scheme,
         chains=run.chains,
+        steps=run.steps,
         step_size=run.h,
         temperature=run.temperature,
         keep=kept,

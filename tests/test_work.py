@@ -413,7 +413,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(tmp_path, monkeypat
         folder = tmp_path / type(energy).__name__
         whole = sample(GHMC, energy, steps=50, **settings)
         with pytest.warns(RuntimeWarning, match="stopped after"):
-            sample(GHMC, energy, steps=50, checkpoint=Folder(folder, every=0), progress=interrupting, **settings)
+            sample(GHMC, energy, steps=50, checkpoint=Folder(folder, every=0), **settings | {"progress": interrupting})
         resumed = sample(GHMC, energy, steps=50, checkpoint=folder, **settings)
         assert torch.equal(resumed["theta"], whole["theta"])
         assert resumed.info["acceptance"] == whole.info["acceptance"]

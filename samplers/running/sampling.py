@@ -243,7 +243,7 @@ def proposal_of(recipe: Recipe, metropolis: Any, where: str) -> Metropolis | Non
     if metropolis is None:
         metropolis = getattr(recipe, "metropolis", False)  # other types than Recipe are refused later
     if not isinstance(metropolis, bool):
-        what = f"metropolis is True, False or Metropolis(repeat=...), got {metropolis!r}"
+        what = f"metropolis is True or False, or Metropolis(repeat=...), got {metropolis!r}"
         raise RecipeError(where, what, do="Pass metropolis=True.")
     return Metropolis() if metropolis else None
 
