@@ -195,7 +195,6 @@ class Blocks(Operator):
         return torch.cat([b @ run for b, run in zip(self.blocks, runs, strict=True)], 1).reshape(x.shape)
 
     def _of(self, images: Iterable[Any]) -> "Blocks":
-        """The block-diagonal matrix of other blocks with the same sizes."""
         other = copy.copy(self)
         other.blocks = tuple(images)
         return other
@@ -297,9 +296,6 @@ class _OfLowRank(Operator):
     def eigenvalues(self) -> torch.Tensor:
         """The eigenvalues of the matrix between left and right."""
         return torch.cat([self.c, self.values])
-
-
-# ---- values of the user
 
 
 def value_of(x: Any) -> Operator:
