@@ -241,7 +241,7 @@ def test_mixed_precision_and_a_scaler_go_as_with_any_optimizer():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < losses[0] / 4
 
 

@@ -35,8 +35,8 @@ ASKING = {  # by file and function, the draw that is asked for
     ("exchange.py", "_exchange"): "EXCHANGE",
     ("bridges.py", "move"): "JITTER",
     ("references.py", "start"): "REFERENCE",
-    ("ensemble.py", "_networks"): "NETWORK",
-    ("minibatches.py", "_draw"): "ORDER",
+    ("ensemble.py", "_seeds"): "NETWORK",
+    ("minibatches.py", "order"): "ORDER",
     ("swag.py", "sample"): "SWAG_",
 }
 FOR = {("pairs.py", "pairs"): "PAIR", ("pairs.py", "slopes"): "SLOPE", ("divergence.py", "_moved"): "STRETCH"}
