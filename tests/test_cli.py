@@ -439,6 +439,7 @@ def test_an_exception_of_an_energy_names_its_line(refusal, mine):
     assert message.startswith(f"recipe: {mine}, line {line}: RuntimeError: ")
 
 
+@pytest.mark.filterwarnings("always::RuntimeWarning")
 def test_diverged_chains_are_named(run):
     # Euler on x^4 at this step size loses each of 64 chains with a chance near 1/2.
     argv = "sample sgld --energy quartic --chains 64 --steps 20 --warmup 0 --thin 1 --step-size 0.42 --no-progress"
