@@ -86,7 +86,8 @@ class Constants:
 
     def _rows_by(self, together, settings, numbers, parameters):
         steps = len(settings)
-        rows = self.row(*settings[0].tolist(), numbers[0], parameters).repeat(steps, 1)  # checks shapes
+        first, heat = settings[0].tolist()
+        rows = self.row(first, heat, numbers[0], parameters).repeat(steps, 1)  # checks shapes
         ones = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
         h, temperature, number = of_steps.T.reshape(3, steps, *ones)

@@ -161,7 +161,8 @@ def _roots(e, block):
     """The points where a formula of one block changes its sign, by Brent's method."""
     chart = Chart(block.domain)
     f = lambdify([block], e, "numpy")
-    t = np.linspace(*_window(block.domain), 8000)  # an even number, so that 0 is not among them
+    low, high = _window(block.domain)
+    t = np.linspace(low, high, 8000)  # an even number, so that 0 is not among them
     with np.errstate(all="ignore"):
         signs = np.sign(np.broadcast_to(f(chart.point(t)), t.shape))
     changes = np.flatnonzero(signs[1:] * signs[:-1] < 0)

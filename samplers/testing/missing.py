@@ -52,7 +52,8 @@ def missing_drift(residual: Expr, sde: SDE) -> Drift:
         return {}
     few = _few_terms(sde)
     quotients = [_quotient(residual, b, sde.H) for b in _moving(sde)]
-    for attempts in (few, quotients, [sum(few, [])], _many_terms(residual, sde, few)):
+    together = [term for terms in few for term in terms]
+    for attempts in (few, quotients, [together], _many_terms(residual, sde, few)):
         drifts = [u for u in (_cancel(residual, terms, sde.H) for terms in attempts if terms) if u]
         if drifts:
             return min(drifts, key=lambda u: sum(e.count_ops() for e in u.values()))

@@ -74,11 +74,7 @@ def transition(
         }
         variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
         errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(axes) :]])
-
-        def noisy_gradient(theta):
-            return gradient(theta) + next(errors)
-
-        field = noisy_gradient if noisy else gradient
+        field = gradient if gradient is None or not noisy else lambda theta: gradient(theta) + next(errors)
         after = stepped(step, state, h, gradient=field, noise=noise, **arguments)
         return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
 

@@ -35,7 +35,8 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     for k in STIFFNESSES:
         M, V = np.eye(len(recipe.state)), np.zeros((len(recipe.state), len(recipe.state)))
         for letter, fraction in step.scheme.moves:
-            decay, spread = _over(float(fraction) * h, *_matrices(pieces[letter], recipe, numbers, k), pieces[letter])
+            A, D = _matrices(pieces[letter], recipe, numbers, k)
+            decay, spread = _over(float(fraction) * h, A, D, pieces[letter])
             M, V = decay @ M, decay @ V @ decay.T + spread
         if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
             return Inapplicable(

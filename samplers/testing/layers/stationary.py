@@ -56,8 +56,8 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
         "the law of the chains stays exp(-H/T), up to the defect of every step",
         about,
     )
-    moves = [(end[b.name] - start[b.name]).numpy().reshape(subject.chains, -1) for b in recipe.targets]
-    moves = np.stack(moves, -1).reshape(subject.chains, -1)
+    by_target = [(end[b.name] - start[b.name]).numpy().reshape(subject.chains, -1) for b in recipe.targets]
+    moves = np.stack(by_target, -1).reshape(subject.chains, -1)
     displacement = float((moves**2).mean())
     yield Result(layer, "mean square displacement", displacement, 1e-8, "the chains move", about, least=True)
     half = subject.chains // 2
@@ -112,9 +112,9 @@ def _of_the_right_step(right, energy, h):
     if is_resolved(right, energy):
         sites = right.sites
         *sides, mass = moved(right, energy, h)
-        sides = [sites.arrays(dict(zip(sites.coordinates, side))) for side in sides]
-        start, end = (_moments(right.recipe, {b.name: x for b, x in side.items()}, mass) for side in sides)
-        return start, {p: end[p] - start[p] for p in start}
+        arrays = [sites.arrays(dict(zip(sites.coordinates, side))) for side in sides]
+        before, after = (_moments(right.recipe, {b.name: x for b, x in side.items()}, mass) for side in arrays)
+        return before, {p: after[p] - before[p] for p in before}
     chains = exact_start(right, energy, right.chains)
     ends = mirrored_chains(right, energy, chains, h)
     start, *ends = (_moments(right.recipe, x, np.full(right.chains, 1 / right.chains)) for x in (chains, *ends))
