@@ -443,7 +443,9 @@ BAD = {
     "it adapts in the warmup, and there is none": dict(value=lambda: Covariance(), warmup=0),
     "it adapts from step 50 to step 30 of 31": dict(value=lambda: Covariance(after=50), warmup=30),
     "it adapts from step 0 to step 300 of 101": dict(value=lambda: Covariance(until=300)),
-    "made of 3 states, 1 of each step, and has 3 rows": dict(value=lambda: Covariance(until=3), chains=1),
+    "made of 3 states, 1 of each step, and has 3 rows": dict(
+        value=lambda: Covariance(until=3), chains=1, energy=narrow
+    ),
     "it adapts to one temperature": dict(value=lambda: Covariance(), temperature=[1.0, 2.0]),
     "it has 6 rows, but a chain has 3 sites": dict(value=lambda: KroneckerFisher([(2, 3)])),
     "an integer >= 1, got 0": dict(value=lambda: Covariance(every=0)),
@@ -461,7 +463,7 @@ BAD = {
 def test_what_cannot_adapt_is_refused_before_the_first_step(message):
     options = dict(BAD[message])
     with pytest.raises(RecipeError, match=message):
-        adapted("preconditioned", options.pop("value")(), lambda t: t / 0, **options)
+        adapted("preconditioned", options.pop("value")(), **{"energy": lambda t: t / 0} | options)
 
 
 def test_other_refusals(monkeypatch):

@@ -118,9 +118,9 @@ def test_a_heavy_tail_is_refused_at_the_temperature_at_which_it_is_too_heavy():
 
 @pytest.mark.parametrize("recipe, still", [(SGNHT, "xi"), (SGHMC, "p")], ids=["sgnht", "sghmc"])
 def test_a_block_that_is_held_still_is_refused_unless_the_temperature_is_0_or_no_draws_are_kept(recipe, still):
-    for settings in ({"freeze": still}, {"steps": 1000, "phases": [Phase(2), Phase(2, freeze=(still,))]}):
+    for phases in ([Phase(2, freeze=still)], [Phase(2), Phase(2, freeze=(still,))]):
         with pytest.raises(RecipeError, match=f"while {still} is held still.*Let {still} move.*temperature 0"):
-            run(recipe, **settings)
+            run(recipe, steps=1000, phases=phases)
     burn_in, cold = Phase(2, freeze=(still,), keep=False), Phase(2, freeze=(still,), temperature=0.0)
     assert run(recipe, steps=1000, phases=[burn_in, Phase(2)]).info["law"] == "exact"
     refined = run(recipe, steps=1000, phases=[Phase(2), cold])

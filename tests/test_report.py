@@ -207,11 +207,12 @@ def test_a_run_that_goes_on_from_a_checkpoint_says_the_same(tmp_path):
             raise InterruptedError
         return (x**2).sum() / 2
 
-    settings = dict(init=torch.zeros(3), steps=80, step_size=0.3, checkpoint_every=0)
+    settings = dict(init=torch.zeros(3), steps=80, step_size=0.3)
+    folder = samplers.checkpoints.Folder(tmp_path, every=0)
     whole = sampled(SGNHT, lambda x: (x**2).sum() / 2, **settings)
     with pytest.raises(InterruptedError):
-        sampled(SGNHT, breaking, checkpoint=tmp_path, **settings)
-    resumed = sampled(SGNHT, breaking, checkpoint=tmp_path, **settings)
+        sampled(SGNHT, breaking, checkpoint=folder, **settings)
+    resumed = sampled(SGNHT, breaking, checkpoint=folder, **settings)
     assert torch.equal(resumed["theta"], whole["theta"])
     assert resumed.info["averages"] == whole.info["averages"] and resumed.info["report"] == whole.info["report"]
 

@@ -127,6 +127,7 @@ def sample(
     * `scope`: "chain", or "tensor", where totals and scalar blocks are per tensor of the target.
     * `backend`: "torch"; "cpp" or "triton", compiled kernels; "auto" chooses, see `draws.info["backend_reason"]`.
 
+    >>> import torch
     >>> from samplers import SGLD
     >>> bowl = lambda theta: (theta**2).sum()/2
     >>> draws = sample(SGLD, bowl, init=torch.zeros(3), steps=50, step_size=0.1, progress=False)

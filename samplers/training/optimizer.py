@@ -115,6 +115,11 @@ class Optimizer(torch.optim.Optimizer):
         of_recipe = {name: parameters.get(name) for name in step.parameters}
         super().__init__(params, own | of_recipe | {"step_number": 0})
 
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that moves the parameters."""
+        return self.sampler.recipe
+
     def freeze(self, *names: str) -> None:
         """Freezes blocks and adapted quantities by name from the next step on, as after a burn-in; no names free all.
 
