@@ -106,7 +106,7 @@ class Key:
 
     def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Standard normals of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
-        at: At = {"device": like.device, "first_chain": self.first_chain}
+        at: _At = {"device": like.device, "first_chain": self.first_chain}
         return normal(self.seed, self.step, number, len(like), tuple(like.shape[1:]), dtype=like.dtype, **at)
 
 
@@ -147,21 +147,23 @@ def philox(counter: Sequence[torch.Tensor], key: tuple[int | torch.Tensor, int |
     return c0, c1, c2, c3
 
 
-class At(TypedDict, total=False):
+class _At(TypedDict, total=False):
     """Where numbers are drawn: on which device, and from which chain on."""
 
     device: Device
     first_chain: int
 
 
-class AtPlaces(At, total=False):
-    """Where numbers are drawn: at which sites, too."""
+class _AtPlaces(TypedDict, total=False):
+    """Where numbers are drawn: on which device, from which chain on, and at which sites."""
 
+    device: Device
+    first_chain: int
     places: Places | None
 
 
 def uniform(
-    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[AtPlaces]
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[_AtPlaces]
 ) -> torch.Tensor:
     """Uniform noise on the open interval (0, 1).
 
@@ -180,7 +182,7 @@ def uniform(
 
 
 def normal(
-    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[AtPlaces]
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[_AtPlaces]
 ) -> torch.Tensor:
     """Standard normal noise.
 
@@ -200,7 +202,7 @@ def normal(
 
 
 def integers(
-    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, high: int, **at: Unpack[At]
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, high: int, **at: Unpack[_At]
 ) -> torch.Tensor:
     """Uniform int64 noise on [0, high).
 
@@ -219,7 +221,7 @@ def integers(
 
 
 def poisson(
-    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[At]
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[_At]
 ) -> Sampler | list[Sampler]:
     """Poisson noise as a function of the rate, known only within the step, or one function per step of a range.
 
@@ -233,7 +235,7 @@ def poisson(
 
 
 def gamma(
-    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[At]
+    seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[_At]
 ) -> Sampler | list[Sampler]:
     """Gamma noise of scale 1 as a function of its shape parameter, or one function per step of a range.
 
