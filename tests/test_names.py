@@ -47,15 +47,6 @@ from recipe.pieces import force, friction, noise
 from samplers.testing.cases import CASES
 from samplers.training.optimizer import BOOKKEPT
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _quickly_compiled():
-    """Kernels run a few steps here, and what takes time is to optimise them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in native.FLAGS))
-        yield
-
-
 # ---- names that texts have of their own
 
 HEADERS = "cmath cstdint climits cfloat cstdlib cstring math.h stdint.h omp.h".split()

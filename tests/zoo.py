@@ -7,7 +7,7 @@ from sympy import Rational, log
 import integrators
 from recipe import Energy, Recipe, friction, grad, positive, potential, real, refresh, scalar, total, vector
 
-theta, p, s, xi, w = vector("theta"), vector("p"), vector("s"), scalar("xi"), vector("w", domain="positive")
+theta, p, s, xi = vector("theta"), vector("p"), vector("s"), scalar("xi")
 x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
 a, b, c = positive("a", default=0.6), real("b", default=0.3), positive("c", default=1.3)
 zeta = positive("zeta", default=0.5)
@@ -57,7 +57,6 @@ MAGNETIC = Recipe(  # the O piece turns and damps (px, py) jointly
 CURVED = Recipe(name="curved", state=(theta,), H=U, D={theta: 1 / (1 + grad(U) ** 2)})  # Gamma reads U''
 CONTOUR = Recipe(name="contour", state=(theta,), H=U + zeta * log(1 + U), D={theta: 1}, marginal=U + zeta * log(1 + U))
 PER_SITE = Recipe(name="per-site", state=(theta,), H=U, D={theta: positive("d", per=theta)}, scheme="Euler")
-HALF_LINE = Recipe(name="half-line", state=(w,), H=potential(w), D={w: w}, scheme="Euler")
 PLANE = Recipe(name="plane", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, y: 1}, scheme="Euler")
 BANANA = Recipe(  # the metric of U = x^2/2 + (y - x^2/2)^2, with a curl
     name="banana",
