@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Add, Expr, Poly, Symbol, hessian
+from sympy import Add, Expr, Symbol, sring
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
@@ -115,10 +115,17 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
     """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None if H is not one."""
     if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
         return None
-    polynomial = Poly(H, *domains)
-    if polynomial.total_degree() > 2 or polynomial.free_symbols_in_domain:
+    polynomial = sring(H, *domains)[1]  # sparse: a dense one of n coordinates takes n^3 operations
+    coefficients = {powers: polynomial.ring.domain.to_sympy(c) for powers, c in polynomial.terms()}
+    if any(sum(powers) > 2 or c.free_symbols for powers, c in coefficients.items()):
         return None
-    return np.array(hessian(polynomial.as_expr(), list(domains)), dtype=float) / 2
+    form = np.zeros((len(domains), len(domains)))
+    for powers, c in coefficients.items():
+        if sum(powers) == 2:
+            i, j = (k for k, power in enumerate(powers) for _ in range(power))
+            form[i, j] += float(c) / 2
+            form[j, i] += float(c) / 2
+    return form
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
