@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -23,7 +21,7 @@ from samplers.files import storage
 
 F64 = torch.float64
 N = 64  # data
-STEPS, SAVED = 100, 50
+STEPS, SAVED, LONG = 48, 36, 100  # a step looks at all gradients among the first 32
 LOOPS = {  # recipe and settings of loops over bare tensors
     "sghmc": ("sghmc", dict(lr=0.01, momentum=0.9)),
     "sgld": ("sgld", dict(lr=0.001)),
@@ -93,7 +91,7 @@ def batch(k, rank=0, ranks=1, parts=1, part=0):
     return X[mine], X[mine, :3] ** 2
 
 
-def trained(net, name, rank=0, ranks=1, first=0, steps=STEPS, optimizer=None):
+def trained(net, name, rank=0, ranks=1, first=0, steps=LONG, optimizer=None):
     optimizer = optimizer or made(name, net.named_parameters())
     for k in range(first, steps):
         x, y = batch(k, rank, ranks)
@@ -149,7 +147,7 @@ def loops(mesh, folder, found, said):
         params = sharded(mesh, PLACED["rows"])
         optimizer = walked(name, params, steps=SAVED)
         if name == "santa":
-            found["santa at 50"] = whole(params)
+            found["santa when saved"] = whole(params)
             continue
         with Messages() as messages:
             walked(name, params, SAVED, SAVED + 9, optimizer)
@@ -204,6 +202,9 @@ def refusals(mesh, rank, said):
 
 def saved(mesh, rank, ranks, folder, found):
     """A network that is saved in the midst of its loop, and goes on."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
     net = network(mesh)
     optimizer = trained(net, "psgld", rank, ranks, steps=12)
     dcp.save({"model": net.state_dict(), "optimizer": get_optimizer_state_dict(net, optimizer)}, checkpoint_id=folder)
@@ -213,6 +214,9 @@ def saved(mesh, rank, ranks, folder, found):
 
 def loaded(net, rank, ranks, folder):
     """The weights of a network that goes on from what was saved, on other ranks."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
     optimizer = made("psgld", net.named_parameters())
     state = {"model": net.state_dict(), "optimizer": get_optimizer_state_dict(net, optimizer)}
     dcp.load(state, checkpoint_id=folder)

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import shard_kills
 import shards
 import torch
 from forked import on_ranks
@@ -12,7 +11,7 @@ from forked import on_ranks
 from samplers.files import storage
 
 SCRIPT = Path(shards.__file__)
-ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps; 1e-6 is promised
+ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps at most; 1e-6 is promised
 
 
 def launched(folder, ranks, what="quick"):
@@ -57,12 +56,12 @@ def assert_same(outcome, name, expected):
 
 
 @pytest.mark.parametrize("name", [name for name in shards.LOOPS if name != "santa"])
-def test_two_ranks_move_as_one_over_100_steps(name, two):
+def test_two_ranks_move_as_one(name, two):
     assert_same(two, name, shards.whole(alone(name)[0]))
 
 
 def test_sums_of_a_step_in_torch_text_are_over_all_ranks(two):
-    assert_same(two, "santa at 50", shards.whole(alone("santa", steps=shards.SAVED)[0]))
+    assert_same(two, "santa when saved", shards.whole(alone("santa", steps=shards.SAVED)[0]))
 
 
 @pytest.mark.parametrize("name", ["rows", "copies", "columns of rows"])
@@ -154,5 +153,7 @@ def test_fully_sharded_networks_move_as_one_over_100_steps(ranks, tmp_path):
 @pytest.mark.slow
 def test_ranks_that_are_killed_under_torchrun_go_on_from_the_last_checkpoint(tmp_path):
     """Bit for bit; that other ranks go on from what two have saved is asked of every change above."""
+    import shard_kills
+
     died, at = shard_kills.compared(tmp_path, kills=2, steps=120, seed=1)
     assert died == 2 and at == sorted(set(at))

@@ -75,8 +75,11 @@ class Explicit:
         compiled = of_arrays([self.coordinates], list(formulas), cse=True)
 
         def values(z: "ndarray") -> "ndarray":
+            numbers = np.empty((len(formulas), *z.shape[1:]))
             with np.errstate(all="ignore"):
-                return np.array([np.broadcast_to(np.asarray(x, dtype=float), z.shape[1:]) for x in compiled(z)])
+                for row, x in zip(numbers, compiled(z), strict=True):
+                    row[...] = x
+            return numbers
 
         return values
 
