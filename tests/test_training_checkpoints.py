@@ -240,6 +240,37 @@ def test_what_cannot_be_saved_is_refused(make, message, tmp_path):
         make(tmp_path)
 
 
+@pytest.mark.parametrize("poisoned", ["weight", "gradient", "state"])
+def test_what_is_not_finite_is_not_saved_and_seen_within_50_steps(poisoned, tmp_path):
+    """One entry of a network that saturates: its loss stays finite."""
+    model = torch.nn.Sequential(linear(3, 4), torch.nn.Tanh(), linear(4, 1))
+    optimizer = samplers.Optimizer(model.parameters(), "sghmc", lr=1e-4, momentum=0.9, num_data=10)
+    saved = Checkpoint(tmp_path, model=model, optimizer=optimizer)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).square().mean().backward()
+        if poisoned == "gradient" and len(seen) == 3:
+            weight.grad[2, 1] = math.inf
+        optimizer.step()
+        seen.append(1)
+
+    weight, seen = model[0].weight, []
+    for k in range(5):
+        step()
+        if k < 2:
+            saved.save(step=k)
+        if k == 3 and poisoned != "gradient":
+            with torch.no_grad():
+                (weight if poisoned == "weight" else optimizer.state[weight]["p"])[2, 1] = math.inf
+    with pytest.raises(RecipeError, match="of group 0 is not finite.*go back to a checkpoint"):
+        saved.save(step=5)
+    with pytest.raises(RecipeError, match="of group 0 is not finite at step 50.*go back to a checkpoint"):
+        for _ in range(50):
+            step()
+    assert saved.load() == {"step": 1} and weight.isfinite().all()
+
+
 @pytest.mark.parametrize(
     "parts",
     [

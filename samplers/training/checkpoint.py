@@ -119,7 +119,8 @@ class Checkpoint:
         """Writes the states of all parts, and `notes`, plain data for `load` to return.
 
         Does nothing less than `every` seconds after the last save, unless `now`. Raises RecipeError for values other
-        than plain data and dense tensors, and where another process has written into the folder.
+        than plain data and dense tensors, for weights and states of an Optimizer that are not finite, and where another
+        process has written into the folder; the checkpoints before it are then kept.
         """
         if not isinstance(now, bool):
             do = "Pass now=True to save in any case; tell `load` by another name."
@@ -131,6 +132,8 @@ class Checkpoint:
             raise RecipeError(self.where, "it holds a run that has not been loaded", do=do)
         tensors: dict[str, torch.Tensor] = {}
         try:
+            for part in self.parts.values():
+                getattr(part, "check_state", dict)()
             states = {name: _state_of(part) for name, part in self.parts.items()}
             account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
             with Lock(self._store.folder):

@@ -28,7 +28,7 @@ from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .stacked import count, labels, members_of
 from .tensors import (
     by_chain,
-    check_gradients,
+    check_finite,
     check_gradients_apart,
     check_parameters,
     gradient_of_U,
@@ -36,7 +36,7 @@ from .tensors import (
     usable_gradients,
 )
 
-CHECKED = 50  # steps from one look at the gradients' numbers to the next
+CHECKED = 50  # steps from one look for numbers that are not finite to the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +164,20 @@ class Group:
             return gradients
         k = self._shortest
         if checked or k is not None and not _is_finite(gradients[k]):
-            of_chains = labels(self.index, group["params"])
-            check_gradients(sampler.where, number, params, gradients, of_chains, self.gauges.arrivals)
+            self.check_finite(gradients)
         states = [self.states[p] for p in group["params"]]
         self.gauges.see(self.index, group, gradients, states, self.setting, self.shards)
         return gradients
+
+    def check_finite(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Refuses gradients, weights and states that are not finite: on a GPU when their sums have arrived."""
+        params = self.group["params"]
+        tensors = {f"the gradient of parameter {k}": g for k, g in enumerate(gradients)}
+        tensors |= {f"parameter {k}": p for k, p in enumerate(params)}
+        for k, p in enumerate(params):
+            tensors |= {f"{name} of parameter {k}": x for name, x in self.states.get(p, {}).items()}
+        where, number = f"{self.sampler.where}, step", self.group["step_number"]
+        check_finite(where, number, tensors, labels(self.index, params), self.gauges.arrivals)
 
     def _refuse_capture(self) -> None:
         """Refuses a captured step that replays of the graph would not repeat rightly."""

@@ -190,10 +190,9 @@ class Optimizer(torch.optim.Optimizer):
         `observe`: the statistics that the recipe asks for, by name. A recipe whose formulas read U itself needs a
         closure, from whose loss U = num_data loss + num_data weight_decay theta^2/2 is computed; the closure of an
         ensemble returns the loss of each member. Raises RecipeError, before the group moves, for gradients that are
-        missing or sparse, and for missing observations and losses. Gradients that are not finite are refused at every
-        50th step, and on the CPU also where the shortest gradient of a group is not finite, as after a loss that is
-        not; weights and state are then those of the step before. Checks on a GPU, which is not waited for, raise some
-        steps later.
+        missing or sparse, and for missing observations and losses. Gradients, weights and states that are not finite
+        are refused at every 50th step, and on the CPU also where the shortest gradient of a group is not finite, as
+        after a loss that is not; nothing moves then. Checks on a GPU, which is not waited for, raise some steps later.
         """
         if torch.autograd._profiler_enabled() or any(_hooks(self)):
             return _seen_by_hooks(self, closure, observe)
@@ -350,6 +349,13 @@ class Optimizer(torch.optim.Optimizer):
             self.__setstate__(before)
             raise
         self.freeze(*(name for group in self.param_groups[:1] for name in group["sampler"]["frozen"]))
+
+    def check_state(self) -> None:
+        """Refuses weights that are not finite, and a state that `load_state_dict` would refuse, by RecipeError."""
+        for group in self._in_motion:
+            group.check_finite(())
+            take_up(self.sampler.where, self.sampler.recipe, group.group, self.state, group.index)
+        self._gauges.arrivals.wait()
 
     def _take_precise(self, state_dict: dict[str, Any]) -> None:
         """Loads the state of half-precision weights unrounded, where torch would round to the type of the weights."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.addresses import check_apart, check_plain, plain, starts
-from integrators.transfers import Arrivals, is_near, largest
+from integrators.transfers import Arrivals, is_near
 from recipe import Recipe
 from recipe.errors import RecipeError
 
@@ -100,32 +100,26 @@ def _kind(t: torch.Tensor) -> str:
     return f"{t.dtype} {tuple(t.shape)} on {t.device}"
 
 
-def check_gradients(
-    where: str,
-    step: int,
-    params: Sequence[torch.Tensor],
-    gradients: Sequence[torch.Tensor],
-    of_chains: Sequence[str],
-    arrivals: Arrivals,
+def check_finite(
+    where: str, step: int, tensors: Mapping[str, torch.Tensor], of_chains: Sequence[str], arrivals: Arrivals
 ) -> None:
-    """Refuses gradients that are not finite: on the CPU before the step, on a GPU when their sizes have arrived.
+    """Refuses tensors whose sums are not finite, now, or of a GPU when their sums have arrived.
 
-    `of_chains`: the labels of the group's chains.
+    `tensors`: those of a group by name, gradients before weights and states; `of_chains`: labels of the chains.
     """
-    number = len(of_chains)
+    places = [f"{name} of {chain}" for name in tensors for chain in of_chains]
+    rows = [row.sum(dtype=precise(row.dtype)) for t in tensors.values() for row in by_chain(t, len(of_chains))]
 
-    def read(sizes: list[float]) -> None:
-        for place, size in enumerate(sizes):
-            if math.isfinite(size):
-                continue
-            k, chain = divmod(place, number)
-            advice = "look at the loss, or take a smaller lr."
-            if not bool(by_chain(params[k], number)[chain].isfinite().all()):
-                advice = f"and so are its weights: go back to a checkpoint and {advice}"
-            what = f"the gradient of parameter {k} of {of_chains[chain]} is not finite at step {step}"
-            raise RecipeError(f"{where}, step", what, do=advice.capitalize())
+    def read(sums: list[float]) -> None:
+        faults = [place for place, total in zip(places, sums) if not math.isfinite(total)]
+        if faults:
+            advice = "Look at the loss, or take a smaller lr."
+            if not faults[-1].startswith("the gradient"):
+                advice = f"The weights are lost: go back to a checkpoint. {advice}"
+            raise RecipeError(where, f"{faults[0]} is not finite at step {step}", do=advice)
 
-    arrivals.send(largest([row for g in gradients for row in by_chain(g, number)]), read)
+    if rows:
+        arrivals.send(torch.stack(rows), read)
 
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:

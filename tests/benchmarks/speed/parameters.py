@@ -74,8 +74,8 @@ def kernel(sweep, owner, repeats=1):
 def sweep_of(name, sizes):
     """The kernel of an optimizer of ours, with the optimizer, whose tensors it moves."""
     opt = stepped(ours(name), sizes)
-    (engine,) = opt._engines.values()
-    return engine.sweep, opt
+    (group,) = opt._groups.values()
+    return group.kernel.sweep, opt
 
 
 def of_posteriors(sizes):
