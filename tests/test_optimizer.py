@@ -191,6 +191,33 @@ def test_chains_and_seeds_have_different_noise():
     assert torch.equal(ends[0], ends[1]) and not any(torch.equal(ends[0], other) for other in ends[2:])
 
 
+def test_two_optimizers_that_step_in_turn_do_not_draw_the_same_noise():
+    """The second is refused at its second step, unless it has a chain of its own; one after the other they may run."""
+
+    def made(chain):
+        return Optimizer([torch.nn.Parameter(torch.ones(3))], "sghmc", lr=0.01, num_data=10, chain=chain)
+
+    def step(optimizer):
+        (weight,) = optimizer.param_groups[0]["params"]
+        weight.grad = weight.detach().clone()
+        optimizer.step()
+        return weight
+
+    for chain in (0, 1):
+        pair = made(0), made(chain)
+        for optimizer in pair:
+            step(optimizer)
+        step(pair[0])
+        if chain:
+            assert not torch.equal(step(pair[1]), pair[0].param_groups[0]["params"][0])
+        else:
+            with pytest.raises(RecipeError, match="the noise of seed 0 too. Pass chain=1 to one of them"):
+                step(pair[1])
+    before, after = made(0), made(0)
+    run_before = [step(before).clone() for _ in range(3)]
+    assert all(torch.equal(step(after), weight) for weight in run_before)
+
+
 def test_an_lr_scheduler_sets_the_step_size():
     params = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64))]
     optimizer = Optimizer(params, samplers.SGLD, lr=0.1, num_data=7, temperature=0.0)

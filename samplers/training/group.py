@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -36,6 +37,7 @@ from .tensors import (
     usable_gradients,
 )
 
+STEPPED: WeakValueDictionary = WeakValueDictionary()  # by seed and chain, the group that made the latest step
 CHECKED = 50  # steps from one look for numbers that are not finite to the next
 
 
@@ -73,6 +75,7 @@ class Group:
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._names = (*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
+        self._shared = 0  # steps in a row whose noise another optimizer has just drawn
 
     @property
     def chain(self) -> int:
@@ -147,6 +150,7 @@ class Group:
         """The gradients of a step, checked and measured; tensors that are not as they were get a new kernel."""
         sampler, group = self.sampler, self.group
         number = group["step_number"]
+        self._check_noise(number)
         captured = gpu.is_capturing()
         checked = number % CHECKED == 0
         gradients: Any = [p.grad for p in params]
@@ -168,6 +172,19 @@ class Group:
         states = [self.states[p] for p in group["params"]]
         self.gauges.see(self.index, group, gradients, states, self.setting, self.shards)
         return gradients
+
+    def _check_noise(self, number: int) -> None:
+        """Refuses the second of two optimizers whose steps alternate under one seed and chain, with the same noise."""
+        key = self.sampler.seed, self.chain
+        other = STEPPED.get(key, self)
+        STEPPED[key] = self
+        shares = other.states is not self.states and other.group["step_number"] == number + 1
+        self._shared = self._shared + 1 if shares else 0
+        if self._shared > 1:
+            what = f"another Optimizer makes its steps in turn with this one, with the noise of seed {key[0]} too"
+            free = self.sampler.chain + 1 + (members_of(self.group["params"]) or range(1))[-1]
+            do = f"Pass chain={free} to one of them, or give its parameters as a group of the other."
+            raise RecipeError(f"{self.sampler.where}, step", what, do=do)
 
     def check_finite(self, gradients: Sequence[torch.Tensor]) -> None:
         """Refuses gradients, weights and states that are not finite: on a GPU when their sums have arrived."""

@@ -51,7 +51,8 @@ class Optimizer(torch.optim.Optimizer):
 
     `params`, `scheme`, `pieces` and `freeze` are as for torch's optimizers and integrators.compile. Parameters that
     require no gradient, such as the base of a LoRA, do not move. `recipe`: a Recipe, or the name of a stock one. The
-    noise is a function of (seed, chain, group, step, site): `chain` tells runs of one seed apart. `backend`: "torch",
+    noise is a function of (seed, chain, group, step, site): `chain` tells runs of one seed apart, and of two optimizers
+    that step in turn under one seed and chain the second is refused. `backend`: "torch",
     "cpp", "triton", or "auto", a kernel where there is one. Each member of an `Ensemble` is a chain of its own, from
     `chain` on. DTensors, as of torch.distributed.fsdp.fully_shard, move as the whole tensors would, up to rounding;
     ranks step, and ask for temperatures and reports, together.
