@@ -1,13 +1,18 @@
-"""A recipe as mathematics: plain text for terminals, LaTeX for papers."""
+"""A recipe as mathematics: plain text and typeset equations for terminals, LaTeX for papers."""
 
 from collections.abc import Iterator
 
-from sympy import Expr, ImmutableMatrix, latex, sqrt
+from sympy import Expr, ImmutableMatrix, S, latex, sqrt
+from sympy.printing.pretty.pretty import PrettyPrinter
+from sympy.printing.pretty.pretty_symbology import pretty_symbol
+from sympy.printing.pretty.stringpict import prettyForm
 
 from .algebra import entries as nonzero
 from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
 from .swaps import Swap
+
+WIDE = 120  # columns
 
 
 def equations(recipe: Dynamics) -> list[tuple[str, str]]:
@@ -124,3 +129,64 @@ def _latex_noise(recipe: Dynamics, i: int) -> str:
     if noisy == [b]:
         return rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(b)}}}"
     return "".join(rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}" for c in noisy)
+
+
+class _Typesetter(PrettyPrinter):
+    """The printer of formulas of several lines: sums over sites, and the energy, by their usual signs."""
+
+    def factor(self, e):
+        """A formula, a sum in brackets."""
+        form = self._print(e)
+        return prettyForm(*form.parens()) if e.is_Add else form
+
+    def _print_Total(self, e):
+        if e.integrand is S.One:
+            return prettyForm("n")
+        return prettyForm(*self.factor(e.integrand).left("Σ "), binding=prettyForm.MUL)
+
+    def _print_Potential(self, e):
+        return prettyForm(f"{e.symbol}({', '.join(pretty_symbol(b.name) for b in e.blocks)})")
+
+    def _print_Partial(self, e):
+        return prettyForm(str(e).replace(f"grad({e.U.symbol})", f"∇{e.U.symbol}"))
+
+
+def typeset(recipe: Dynamics) -> str:
+    """H and the rows of the SDE as equations of several lines; on one line what would be wider than 120 columns.
+
+    >>> from recipe import Recipe, potential, vector
+    >>> theta = vector("theta")
+    >>> print(typeset(Recipe(name="langevin", state=theta, H=potential(theta), D={theta: 1})))
+    H  = U(θ)
+    <BLANKLINE>
+    dθ = -∇U dt + √2 dW_θ
+    """
+    printer = _Typesetter({"use_unicode": True, "wrap_line": False})
+    rows = {"H": printer._print(recipe.H)}
+    rows |= {f"d{pretty_symbol(b.name)}": _typeset_row(recipe, i, printer) for i, b in enumerate(recipe.state)}
+    texts = [str(recipe.H), *(right for _, right in equations(recipe))]
+    width = max(map(len, rows))
+    forms = [
+        prettyForm(*(right if right.width() < WIDE else prettyForm(text)).left(f"{left:{width}} = "))
+        for (left, right), text in zip(rows.items(), texts)
+    ]
+    return "\n\n".join("\n".join(line.rstrip() for line in str(form).splitlines()) for form in forms)
+
+
+def _typeset_row(recipe: Dynamics, i: int, printer: _Typesetter) -> prettyForm:
+    """The right side of the equation of block i."""
+    terms = []
+    if recipe.drift[i] != 0:
+        terms.append(prettyForm(*printer.factor(recipe.drift[i]).right(" dt")))
+    sources = _noisy(recipe, i)
+    if sources == [recipe.state[i]]:
+        terms.append(
+            prettyForm(*printer._print(sqrt(2 * recipe.D[i, i])).right(f" dW_{pretty_symbol(sources[0].name)}"))
+        )
+    else:
+        row, *names = (pretty_symbol(b.name) for b in (recipe.state[i], *sources))
+        terms += [prettyForm(f"√(2D)[{row}, {name}] dW_{name}") for name in names]
+    form = terms[0] if terms else prettyForm("0")
+    for term in terms[1:]:
+        form = prettyForm(*form.right(" + ", term))
+    return form

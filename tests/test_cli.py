@@ -1,6 +1,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -14,10 +15,11 @@ import torch
 
 import integrators
 import samplers
+from recipe.display import typeset
 from samplers import SGHMC, SGLD, catalogue
-from samplers.cli import main
+from samplers.cli import INTRODUCTION, main
 from samplers.cli.lookup import find_energy, find_recipe
-from samplers.cli.program import NUMBERS
+from samplers.cli.program import NUMBERS, _parsers
 from samplers.results.draws import Draws
 from samplers.target.targets import TARGETS
 from samplers.testing.layers import LAYERS
@@ -136,7 +138,7 @@ SHOWN = {"sgld", "sgrld", "sgrld-dense", "sgld-sa", "hmc-randomised", "sgnht", "
 def test_show_is_the_recipe_its_certificate_its_flows_and_its_step(run, answer, name):
     code, out, _ = run("show", name)
     data, R = answer("show", name), catalogue[name]
-    assert code == 0 and out.startswith(f"{R}\n\n{R.check()}\n\n")
+    assert code == 0 and out.startswith(f"{R}\n\n{typeset(R)}\n\n{R.check()}\n\n")
     assert data["text"] == str(R) and data["latex"] == R.latex() and data["certificate"] == R.check().to_dict()
     if data["step"]:
         step = integrators.compile(R)
@@ -463,8 +465,9 @@ def test_what_is_not_a_number_is_null_in_json(answer):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        ("shw sgld", "usage: argument COMMAND: invalid choice: 'shw'"),
-        ("", "usage: the following arguments are required: COMMAND"),
+        ("shw sgld", "shw: there is no such command. Did you mean 'show'?"),
+        ("show sgld --wrok", "recipe show: --wrok is not known here. Did you mean '--work'?"),
+        ("--json", "usage: the following arguments are required: COMMAND"),
         ("show", "usage: the following arguments are required: NAME"),
         ("show sghmcc", "sghmcc: there is no stock sampler of this name. Did you mean 'sghmc'?"),
         ("show nothing.py", "nothing.py: there is no such file"),
@@ -544,7 +547,7 @@ class Pressing:
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Pressing())
-from samplers.cli import main
+from samplers.cli import INTRODUCTION, main
 sys.exit(main(["sample", "sgld", "--energy", "banana", "--steps", "1", "--no-progress"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -572,6 +575,41 @@ def test_an_answer_that_cannot_be_written_is_an_error():
     assert (done.returncode, done.stderr) == (2, "recipe: [Errno 9] Bad file descriptor\n")
 
 
+def test_alone_it_says_what_it_can_do_before_anything_is_imported():
+    code = "import sys; from samplers.cli import main; main([]); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == INTRODUCTION and {"torch", "sympy", "numpy"}.isdisjoint(done.stderr.split())
+
+
+def test_the_examples_of_the_introduction_are_commands():
+    _, commands = _parsers()
+    examples = re.findall(r"^  recipe (\w+)", INTRODUCTION, flags=re.M)
+    assert len(examples) == 3 and set(examples) <= set(commands)
+
+
+@pytest.mark.parametrize(
+    "words, completed",
+    [
+        ("s", {"show", "sample"}),
+        ("show sghmc-", {name for name in catalogue if name.startswith("sghmc-")}),
+        ("sample --ch", {"--chains", "--checkpoint"}),
+    ],
+)
+def test_a_shell_completes_commands_samplers_and_options(run, tmp_path, words, completed):
+    _, script, _ = run("completion", "bash")
+    ask = f"COMP_WORDS=(recipe {words}); COMP_CWORD={len(words.split())}; _recipe; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert set(done.stdout.split()) == completed
+    assert run("completion", "zsh")[1].endswith(script)
+
+
+def test_equations_are_typeset_as_far_as_a_terminal_can_show_them():
+    for encoding, drift in (("utf8", "⎜- ─── - ∇U⎟ dt + √2⋅√C dW_p"), ("ascii", " dt + ")):
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        done = subprocess.run([COMMAND, "show", "sghmc"], stdout=subprocess.PIPE, env=environment, check=True)
+        assert drift in done.stdout.decode(encoding)
+
+
 def test_version_and_help_are_told(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
@@ -579,6 +617,7 @@ def test_version_and_help_are_told(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["sample", "--help"])
     out = " ".join(capsys.readouterr().out.split())
+    assert "Exit codes: 0 done; 1 a check failed" in " ".join(_parsers()[0].format_help().split())
     assert all(
         f"--{name} " in out and f"{meaning}, default {default}" in out for name, (default, meaning) in NUMBERS.items()
     )

@@ -1,12 +1,27 @@
 """The command `recipe`: list, show, check, emit, sample and audit.
 
-Answers go to stdout, messages to stderr; the exit code is 0, 1 for a failed check, 2 for wrong use. A FILE is Python
-code of the user's own and is run as such; nothing else on the command line is evaluated.
+Answers go to stdout, messages to stderr. A FILE is Python code of the user's own and is run as such; nothing else on
+the command line is evaluated.
+"""
+
+import sys
+
+INTRODUCTION = """\
+Samplers from three formulas, with the proof of their law.
+
+  recipe show sghmc                        a stock sampler: equations, certificate, step
+  recipe sample hmc --energy banana --tune draws, their summary and their report
+  recipe audit theirs.py:run               the law of somebody else's sampler
+
+recipe list names the stock samplers, recipe --help all commands.
 """
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command, prints its answer and returns the exit code: 130 at Ctrl-C, also while modules are imported."""
+    if not (sys.argv[1:] if argv is None else argv):
+        print(INTRODUCTION, end="")
+        return 0
     try:
         from .program import run  # imports sympy
 

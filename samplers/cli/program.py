@@ -1,6 +1,7 @@
 """The program: parses the options, runs one command and prints its answer."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -10,9 +11,10 @@ from contextlib import redirect_stdout
 from importlib import metadata
 from typing import Any, NoReturn
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, did_you_mean
 from recipe.results import plain
 
+from ..stock import catalogue
 from ..target.targets import TARGETS
 from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
 
@@ -34,12 +36,25 @@ AUDIT: Defaults = {
     "seed": (0, "of all noise"),
     "alpha": (1e-4, "the rate of false alarms"),
 }
+CODES = "Exit codes: 0 done; 1 a check failed or a law is wrong; 2 wrong use, or no verdict; 130 Ctrl-C."
+OF_RECIPES = ("show", "check", "emit", "sample")  # commands whose NAME is a stock sampler
+SHELLS = {"bash": "", "zsh": "autoload -U compinit bashcompinit && compinit && bashcompinit\n"}
+SCRIPT = """\
+_recipe() {{
+    local words= word="${{COMP_WORDS[COMP_CWORD]}}"
+    case "$COMP_CWORD,${{COMP_WORDS[1]}}" in
+        1,*) words='{commands}';;
+{options}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$word") $(compgen -f -- "$word"))
+}}
+complete -F _recipe recipe"""
 
 
 def run(argv: list[str] | None = None) -> int:
     """Runs one command, prints its answer and returns the exit code."""
     try:
-        options = vars(_parser().parse_args(argv))
+        options = _options(sys.argv[1:] if argv is None else argv)
         command, as_json = options.pop("run"), options.pop("json")
         with redirect_stdout(sys.stderr), warnings.catch_warnings():  # stdout is for the answer alone
             warnings.showwarning = lambda message, *_, **__: _say(message)
@@ -50,8 +65,23 @@ def run(argv: list[str] | None = None) -> int:
     return _print(answer, as_json)
 
 
+def _options(argv: list[str]) -> dict[str, Any]:
+    """The options of a command line. Raises RecipeError for a command or an option that does not exist."""
+    parser, commands = _parsers()
+    name = next((word for word in argv if not word.startswith("-")), "list")
+    if name not in commands:
+        raise RecipeError(name, "there is no such command", do=did_you_mean(name, commands))
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        where = f"recipe {name}"
+        raise RecipeError(where, f"{unknown[0]} is not known here", do=did_you_mean(unknown[0], commands[name].words))
+    return vars(options)
+
+
 def _print(answer: Answer, as_json: bool) -> int:
     """Prints an answer and returns its exit code, or 2 where stdout cannot be written, except for a closed pipe."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a terminal without unicode
     try:
         print(json.dumps(plain(answer.data), indent=2) if as_json else answer.text, flush=True)
     except OSError as error:
@@ -70,12 +100,22 @@ def _say(message: object) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser that raises RecipeError."""
+
     def error(self, message: str) -> NoReturn:
         raise RecipeError("usage", message, do=f"See {self.prog} --help.")
 
+    @property
+    def words(self) -> list[str]:
+        """The options."""
+        return [word for action in self._actions for word in action.option_strings]
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.")
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser of a command line, and those of the commands by name."""
+    parser = _Parser(
+        prog="recipe", description="Stochastic-gradient samplers, from three formulas to code.", epilog=CODES
+    )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -93,7 +133,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_emit_options(_add_scheme(_add_recipe(command("emit", emit))))
     _add_sample_options(_add_scheme(_add_recipe(command("sample", sample))))
     _add_audit_options(command("audit", audit))
-    return parser
+    command("completion", completion).add_argument("shell", choices=SHELLS, help="the shell of the user")
+    return parser, commands.choices
+
+
+def completion(shell: str) -> Answer:
+    """The completion of commands, options and samplers: eval "$(recipe completion bash)" in ~/.bashrc."""
+    _, commands = _parsers()
+    words = {name: [*sub.words, *(catalogue if name in OF_RECIPES else ())] for name, sub in commands.items()}
+    text = SHELLS[shell] + SCRIPT.format(
+        commands=" ".join(commands),
+        options="\n".join(f"        *,{name}) words='{' '.join(own)}';;" for name, own in words.items()),
+    )
+    return Answer({"script": text}, text)
 
 
 def _version():
@@ -119,7 +171,12 @@ def _add_numbers(sub, table):
 
 
 def _add_progress(sub):
-    sub.add_argument("--no-progress", action="store_false", dest="progress", help="no progress bar")
+    sub.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stderr.isatty(),
+        help="a progress bar, by default in a terminal",
+    )
 
 
 def _add_emit_options(sub):
