@@ -55,6 +55,7 @@ from recipe import Recipe, RecipeError, gibbs, laws, positive, potential, refres
 
 SHAPE, RATE = 1.0, 1.0  # of the prior of tau
 STEP, BATCH, CHAINS = 0.1, 100, 32
+FULL = 200  # the size of runs: 40,000 steps of SGHMC
 MINI_STEP, MINI_FRICTION = 0.02, 10.0
 LEAPFROGS, TRAJECTORY = 16, 2.0
 TYPICAL = 0.6  # a precision: of the coordinates of the reference, of which any are correct, and of starts
@@ -209,12 +210,13 @@ HEAD = (
 def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     """Print the table; returns the comparisons by name, for the tests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small run, without minibatches")
+    parser.add_argument("--size", type=int, default=FULL, help="of all runs; minibatches are left out of smaller ones")
+    parser.add_argument("--quick", action="store_const", const=2, dest="size", help="a size of 2")
     options = parser.parse_args(argv)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.process_time()
-    size = 2 if options.quick else 200
+    size = options.size
     model = breast_cancer()
     q = gaussian_approximation(model, prior_sd=TYPICAL**-0.5)
     print(f"The control's draw beside the right H: {refusal()}\n")
@@ -230,7 +232,7 @@ def main(argv: list[str] | None = None) -> dict[str, Comparison]:
         ),
         "the norm forgotten": (FORGOTTEN, dict(seed=4, **langevin)),
     }
-    if options.quick:
+    if size < FULL:
         del runs[f"SGHMC, batches of {BATCH}"]
     print(HEAD)
     print(f"{'tau integrated out':28}|{tau_row['mean']:8.4f} +- {tau_row['mcse_mean']:.4f} {'':6}{tau_row['sd']:8.4f}")
