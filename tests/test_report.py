@@ -15,8 +15,9 @@ import torch
 import samplers
 from recipe.errors import RecipeError
 from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
-from samplers.results.averages import agreements_of, average_of
-from samplers.results.findings import Finding, Report
+from samplers.results.averages import Average, agreements_of, average_of
+from samplers.results.findings import Finding, Report, banded
+from samplers.running.pairs import PairedRun
 from samplers.target.targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]
@@ -84,6 +85,10 @@ def test_false_alarms_of_many_good_runs_are_rare(target):
 # ---- bad runs
 
 
+def half_a_gradient_wide(seed):
+    return sampled(SGLD, GAUSSIAN, step_size=0.4, steps=20_000, chains=4, seed=seed)  # variances are 25 % too large
+
+
 def frozen(seed):
     draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=8000, thin=4, seed=seed)
     values = {name: x.clone() for name, x in draws.items()}
@@ -126,6 +131,7 @@ def supplied_by_nobody(seed):
 # what each must find, and what it says first
 BAD = {
     frozen: ("share of the run", 10),
+    half_a_gradient_wide: ("configurational temperature", 10),
     too_large: ("configurational temperature", 10),
     too_large_and_rejected: ("acceptance", 10),
     far_away: ("R-hat", 10),
@@ -254,6 +260,33 @@ def test_a_smaller_alpha_widens_the_bands_and_a_smaller_tolerance_asks_more():
 
 
 # ---- bands
+
+
+def test_an_answer_of_little_power_is_not_known_and_says_so_first():
+    few = torch.randn(2, 40, 1, generator=torch.Generator().manual_seed(2)).cumsum(1)
+    (wandering,) = [f for f in Draws({"w": few}, info={}).report() if f.question == "R-hat"]
+    assert wandering.value > 1.01 and wandering.ok is None and "not known: chance leaves" in str(wandering)
+    momenta = {"p": {"value": 1e9, "error": 1e9, "freedom": 3.0, "expected": 1.0, "kick": 0.0}}
+    calm = torch.randn(4, 2000, 1, generator=torch.Generator().manual_seed(0))
+    report = Draws({"w": calm}, info={"averages": {"kinetic_temperature": momenta}}).report()
+    assert report.ok is None and not report and not report.wrong
+    assert (
+        report.verdict.startswith("1 of 5 answers not known") and "kinetic temperature of p is 1e+09" in report.verdict
+    )
+
+
+def test_a_finding_says_what_error_it_would_have_seen():
+    finding = banded("heat", "", Average(0.0, 0.01, 1e6), 0.0, 0.1, 0.05, "")
+    assert finding.power == "; an error of 0.13 would be seen"  # 0.1 + (1.96 + 1.28) 0.01
+
+
+def test_gradients_are_taken_at_five_percent_of_the_run(monkeypatch):
+    taken = []
+    monkeypatch.setattr(PairedRun, "slopes", lambda self, draws: taken.append(draws["theta"].shape) or "no matter")
+    draws = sampled(SGLD, GAUSSIAN, step_size=0.3, steps=4000, chains=2)
+    draws.report()
+    draws.report(evaluations=32)
+    assert [chains * number for chains, number, _ in taken] == [2 * 192, 2 * 32]  # whole sixteens of 200
 
 
 def test_an_average_has_the_error_of_its_sample_size():

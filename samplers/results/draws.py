@@ -20,7 +20,7 @@ from .accuracy import Accuracy, accuracy_of
 from .arguments import package, tensor_of
 from .findings import Report
 from .predicting import predictions_of
-from .report import ALPHA, EVALUATIONS, TOLERANCE, Subject, report_of
+from .report import ALPHA, TOLERANCE, Subject, report_of
 
 NAMED = 8  # lost chains that are named
 
@@ -297,7 +297,7 @@ class Draws(Mapping):
         self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps, progress=progress)
         return self._accuracy
 
-    def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int = EVALUATIONS) -> Report:
+    def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int | None = None) -> Report:
         """The faults of these draws, what to change first at the beginning: `print` it; true if there are none.
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
@@ -308,11 +308,14 @@ class Draws(Mapping):
 
         `alpha`: the rate at which a right run has a finding out of its band by chance, shared by all questions.
         `tolerance`: the least error that matters, in standard deviations: 1/tolerance^2 is the least sample size, and a
-        temperature may be 2 tolerance T off beside its error. R-hat may be 1.01, or its bound of chance under the
-        chains' own autocorrelation, if that is more. `evaluations`: draws of each chain at which the gradient is taken,
-        twice on minibatches; with 0 fewer questions are asked. Nothing is run again. The report names the questions
-        that were not asked. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0, and
-        evaluations that are no integer >= 0.
+        temperature may be 2 tolerance T off beside its error. `evaluations`: draws of each chain at which the gradient
+        is taken, twice on minibatches; by default 100, or up to 5 % of the run's evaluations if those are more; with 0
+        fewer questions are asked. Nothing is run again. The report names the questions that were not asked.
+
+        A finding is not known, and the report's `ok` None, where half a temperature's band is above 0.3 T, and for an
+        R-hat above 1.01 which chance leaves under the chains' own autocorrelation. Others with an error say what error
+        would be seen, nine times of ten. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0,
+        and evaluations that are no integer >= 0.
 
         Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures.
 
@@ -324,7 +327,8 @@ class Draws(Mapping):
         """
         number("draws, report", "alpha", alpha, above=0, below=1)
         number("draws, report", "tolerance", tolerance, above=0)
-        integer("draws, report", "evaluations", evaluations, least=0)
+        if evaluations is not None:
+            integer("draws, report", "evaluations", evaluations, least=0)
         sound = self._sound
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
         lost = self.chains - len(sound)

@@ -10,6 +10,9 @@ from recipe.results import Findings, Row
 from .averages import Agreement, Average
 
 R_HAT = 1.01  # up to which chains agree, of Vehtari et al. 2021
+WIDEST = 0.3  # half a band, over what is expected; an error of this share would not be seen in a wider one
+
+NINE_OF_TEN = 1.28  # normal quantile of the power of a finding
 
 Scalars = dict[str, float]
 
@@ -18,7 +21,8 @@ Scalars = dict[str, float]
 class Finding:
     """A question with its number, the standard error, the expected band from `low` to `high`, and a cure.
 
-    `of`: the block, coordinate or tensor in question; `error` is None where the number is exact.
+    `of`: the block, coordinate or tensor in question; `error` is None where the number is exact. `known` is False where
+    chance makes the band so wide that a number inside of it says little.
 
     >>> finding = Finding("R-hat", "theta[1]", 1.4, None, 0.0, 1.01, "Take more steps.")
     >>> finding.ok, finding.key
@@ -34,12 +38,13 @@ class Finding:
     low: float
     high: float
     cure: str
+    known: bool = True
     STATED: ClassVar = ("ok",)
 
     @property
-    def ok(self) -> bool:
-        """Whether the number is inside the band."""
-        return self.low <= self.value <= self.high
+    def ok(self) -> bool | None:
+        """Whether the number is inside the band; None for a number inside of a band that is too wide."""
+        return self.low <= self.value <= self.high and (self.known or None)
 
     @property
     def title(self) -> str:
@@ -59,25 +64,49 @@ class Finding:
         error = "" if self.error is None else f" +- {self.error:.1g}"
         if self.ok:
             band = f"from {self.low:.4g}" if math.isinf(self.high) else f"{self.low:.4g} to {self.high:.4g}"
+        elif self.ok is None:
+            band = f"not known: chance leaves {self.low:.4g} to {self.high:.4g}"
         elif not math.isfinite(self.value):
             band = "no number"
         else:
             band = f"above {self.high:.4g}" if self.value > self.high else f"below {self.low:.4g}"
-        return f"{self.value:.4g}{error}, {band}"
+        return f"{self.value:.4g}{error}, {band}{self.power}"
+
+    @property
+    def power(self) -> str:
+        """The least error that leaves the band nine times of ten, in words; empty without chance, and out of it."""
+        if not self.error or self.ok is False or math.isinf(self.high):
+            return ""
+        return f"; an error of {(self.high - self.low) / 2 + NINE_OF_TEN * self.error:.2g} would be seen"
 
     def __str__(self) -> str:
         return f"{self.title} is {self.answer}." + ("" if self.ok else f" {self.cure}")
 
 
-def banded(question: str, of: str, average: Average, expected: float, slack: float, alpha: float, cure: str) -> Finding:
-    """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`."""
+def banded(
+    question: str,
+    of: str,
+    average: Average,
+    expected: float,
+    slack: float,
+    alpha: float,
+    cure: str,
+    widest: float = math.inf,
+) -> Finding:
+    """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`.
+
+    Half a band above `widest` leaves the question open.
+    """
     half = average.half_width(alpha) + slack
-    return Finding(question, of, average.value, average.error, expected - half, expected + half, cure)
+    ends = expected - half, expected + half
+    return Finding(question, of, average.value, average.error, *ends, cure, half <= widest)
 
 
-def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Finding:
-    """The finding on an R-hat: at most 1.01, or what chance of probability `alpha` leaves it below."""
-    return Finding("R-hat", of, agreement.r_hat, None, 0.0, max(R_HAT, agreement.most(alpha)), cure)
+def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit: float = R_HAT) -> Finding:
+    """The finding on an R-hat: at most `limit`; chance of probability `alpha` that leaves more leaves it open."""
+    chance = max(R_HAT, agreement.most(alpha))
+    known = not limit < agreement.r_hat <= chance
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, min(limit, chance) if known else chance, cure, known)
 
 
 @dataclass(frozen=True)
@@ -85,7 +114,7 @@ class Report(Findings):
     """Findings in the order of repair, and the questions that were not asked, with reasons; `print` it.
 
     A report is true where it has findings, all in their bands. Faults that none of the questions sees are not in it.
-    `ok` is None where nothing was asked.
+    `ok` is None where nothing was asked, or nothing is wrong and a question is open.
 
     >>> report = Report((Finding("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
     >>> bool(report), report.scalars()
@@ -102,11 +131,9 @@ class Report(Findings):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The findings in words, with cures for numbers out of their bands."""
-        return tuple(
-            Row(f.title, f.answer, "checked") if f.ok else Row(f.title, f.answer, "failed", cure=f.cure)
-            for f in self.findings
-        )
+        """The findings in words, with cures for numbers that are not known to be right."""
+        verdicts = {True: "checked", None: "open", False: "failed"}
+        return tuple(Row(f.title, f.answer, verdicts[f.ok], cure="" if f.ok else f.cure) for f in self.findings)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -122,11 +149,16 @@ class Report(Findings):
     @property
     def wrong(self) -> tuple[Finding, ...]:
         """The findings out of their bands, what to change first at the beginning."""
-        return tuple(f for f in self.findings if not f.ok)
+        return tuple(f for f in self.findings if f.ok is False)
+
+    @property
+    def unknown(self) -> tuple[Finding, ...]:
+        """The findings in bands so wide that they say little."""
+        return tuple(f for f in self.findings if f.ok is None)
 
     @property
     def verdict(self) -> str:
-        """One line: what to change first, or that no fault was found."""
+        """One line: what to change first, else what is not known, else that no fault was found."""
         wrong = self.wrong
         if wrong:
             others = f" {len(wrong) - 1} more out of their bands." if len(wrong) > 1 else ""
@@ -134,6 +166,8 @@ class Report(Findings):
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
+        if self.unknown:
+            return f"{len(self.unknown)} of {len(self.findings)} answers not known{left_out}: {self.unknown[0]}"
         return f"No fault found: {len(self.findings)} numbers in their bands{left_out}."
 
     title = verdict

@@ -13,14 +13,16 @@ from typing import Any
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
-from .findings import Finding, Report, banded, r_hat_finding
+from .findings import WIDEST, Finding, Report, banded, r_hat_finding
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
 TOLERANCE = 0.05  # standard deviations
 AT_GLANCE = 2**14, 16  # numbers and coordinates whose mixing is looked at where nobody asked
 AT_LENGTH = 2**20, 2**12  # and where somebody did
-EVALUATIONS = 100  # draws of each chain at which the gradient is taken
+EVALUATIONS = 100  # draws of each chain at which the gradient is taken, at least
+SPENT = 0.05  # of the run's evaluations of the gradient
+FOLDED = 16  # draws of each chain at which it is taken at once
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
 Answer = list[Finding] | str  # findings, or the reason why there are none
@@ -31,7 +33,7 @@ class Subject:
     """The draws of the target of the chains that are not lost, `info` of the run, and the number of lost chains.
 
     `again`: the run, a `samplers.running.pairs.PairedRun`, or None. `evaluations`: draws of each chain at which the
-    gradient may be taken; `alpha`: the rate of false alarms of all questions together.
+    gradient may be taken, None for a share of the run; `alpha`: the rate of false alarms of all questions together.
     """
 
     values: Mapping[str, torch.Tensor]
@@ -40,7 +42,7 @@ class Subject:
     again: Any
     alpha: float
     tolerance: float
-    evaluations: int
+    evaluations: int | None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -57,7 +59,7 @@ class Subject:
     @cached_property
     def thinned(self) -> dict[str, tuple[torch.Tensor, list[str]]]:
         """Draws `(chains, draws, coordinates)` from all over the run, and the names of the coordinates, by block."""
-        numbers, coordinates = AT_LENGTH if self.evaluations else AT_GLANCE
+        numbers, coordinates = AT_GLANCE if self.evaluations == 0 else AT_LENGTH
         thinned = {}
         for name, x in self.values.items():
             sites = flattened(x)
@@ -75,14 +77,30 @@ class Subject:
         """Draws of the target and grad U there, as by `PairedRun.slopes`; as text, the reason why there are none."""
         if self.again is None:
             return "the run is not at hand, these draws were loaded, copied or put together"
-        if not self.evaluations:
+        if self.evaluations == 0:
             return "it takes gradients: call report()"
-        draws = self.size[1]
-        number = min(self.evaluations, draws)
+        chains, draws = self.size
+        number = min(self.affordable if self.evaluations is None else self.evaluations, draws)
         if number < LEAST:
             return f"of {draws} draws"
+        fold = max(k for k in range(1, FOLDED + 1) if number // k >= LEAST)
+        number -= number % fold
         spread = torch.arange(number, device="cpu") * draws // number
-        return self.again.slopes({name: x[:, spread.to(x.device)] for name, x in self.values.items()})
+        some = {name: x[:, spread.to(x.device)] for name, x in self.values.items()}
+        folded = self.again.slopes({name: x.reshape(chains * fold, -1, *x.shape[2:]) for name, x in some.items()})
+        if isinstance(folded, str):
+            return folded
+        parts = [
+            (name, [x.reshape(chains, number, *x.shape[2:]) for x in (at, *of)]) for name, (at, of) in folded.items()
+        ]
+        return {name: (at, of) for name, (at, *of) in parts}
+
+    @property
+    def affordable(self) -> int:
+        """The draws of each chain whose gradients are a share of the run's, of no more numbers than mixing takes."""
+        numbers = sum(x[:, 0].numel() for x in self.values.values())
+        share = SPENT * self.info["steps"] / (2 if self.again.has_batches else 1)
+        return max(EVALUATIONS, int(min(share, AT_LENGTH[0] / numbers)))
 
 
 def report_of(run: Subject) -> Report:
@@ -166,7 +184,7 @@ def _heat(run: Subject) -> Answer:
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
     slack = 2 * run.tolerance * run.again.temperature
-    return [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure)]
+    return [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, WIDEST * run.again.temperature)]
 
 
 def _thermostats(run: Subject) -> Answer:
@@ -209,7 +227,8 @@ def _configurational(run: Subject) -> Answer:
         average = average_of(flattened(products).mean(2))
         cure = f"Take a smaller step size, or {'larger batches' if len(slopes) > 1 else 'a longer warmup'}."
         alpha = run.share / len(run.slopes)
-        findings.append(banded("configurational temperature", name, average, T, 2 * run.tolerance * T, alpha, cure))
+        bounds = 2 * run.tolerance * T, alpha, cure, WIDEST * T
+        findings.append(banded("configurational temperature", name, average, T, *bounds))
     return findings
 
 
@@ -225,7 +244,8 @@ def _kinetic(run: Subject) -> Answer:
         if average.value < T:
             cure = "Momenta are too cold: take a smaller step size, and look for what takes their noise."
         slack = 2 * run.tolerance * T + numbers["kick"]
-        findings.append(banded("kinetic temperature", name, average, T, slack, run.share / len(momenta), cure))
+        bounds = slack, run.share / len(momenta), cure, WIDEST * T
+        findings.append(banded("kinetic temperature", name, average, T, *bounds))
     return findings
 
 

@@ -106,7 +106,7 @@ def sample(
     * `chains`: their number, or the range of their numbers, on which their noise depends.
     * `step_size`: h, the time of one word of the scheme; a function of the step number, counted from the start of the
       warmup; or "auto": `samplers.tune` chooses it with the parameters and the start, see `draws.info["tuned"]`.
-    * `seed`: an integer in [0, 2^64); runs of one seed and numbers of chains have the same noise, so as to be repeatable.
+    * `seed`: an integer in [0, 2^64); runs of one seed and number of chains have the same noise, to be repeatable.
     * `temperature`: T, or a function of the step number; or rising numbers, or a `Ladder`, for chains side by side that
       exchange their states, of which the draws are those of the first.
     * `data`: a tensor, or a tuple of tensors, of one row per datum; torch's Dataset or DataLoader, read once.
