@@ -1,5 +1,7 @@
 """Declaration of samplers by H, D and Q; sympy derives the SDE and proves the stationary law, without torch."""
 
+# a package of sde-recipe
+from . import neighbours as neighbours
 from .converse import Recovery, recover
 from .data import data_total, datum
 from .declaration import Recipe

@@ -79,6 +79,9 @@ class Recipe(Dynamics):
             settle("doc", "")
         for field in ("source", "doc", "claim"):
             text(self.name, field, getattr(self, field))
+        settle(
+            "__doc__", f"{self.doc.strip()}\n\nSource: {self.source}. print(recipe) shows the formulas."
+        )  # for help()
         if not isinstance(self.metropolis, bool):
             what = f"metropolis is True or False, got {self.metropolis!r}"
             raise RecipeError(self.name, what, do="Say whether steps are meant to be accepted or rejected.")

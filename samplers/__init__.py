@@ -3,6 +3,7 @@
 `import samplers` is light: each name of `__init__.pyi` is imported on first use.
 """
 
+# a package of sde-recipe
 from typing import Any
 
 from lazy_loader import attach_stub
@@ -15,4 +16,11 @@ def __getattr__(name: str) -> Any:
         from recipe import __version__  # imports sympy
 
         return __version__
-    return _imported(name)
+    try:
+        return _imported(name)
+    except AttributeError as error:
+        if name.startswith("_"):
+            raise
+        from recipe.errors import did_you_mean
+
+        raise AttributeError(f"samplers has no {name!r}. {did_you_mean(name, __all__)}") from error

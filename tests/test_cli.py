@@ -1,6 +1,7 @@
 import ast
 import json
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -608,6 +609,12 @@ def test_equations_are_typeset_as_far_as_a_terminal_can_show_them():
         environment = os.environ | {"PYTHONIOENCODING": encoding}
         done = subprocess.run([COMMAND, "show", "sghmc"], stdout=subprocess.PIPE, env=environment, check=True)
         assert drift in done.stdout.decode(encoding)
+
+
+def test_help_on_a_stock_sampler_is_its_own():
+    text = pydoc.render_doc(SGHMC)
+    assert SGHMC.doc.splitlines()[0] in text and SGHMC.source in text
+    assert pydoc.render_doc(type(SGHMC)).startswith("Python Library Documentation: class Recipe")
 
 
 def test_version_and_help_are_told(capsys):

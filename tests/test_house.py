@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -116,6 +117,27 @@ def test_every_public_name_is_found_by_a_fresh_interpreter(apart):
 @pytest.mark.parametrize("package", ["recipe", "samplers"])
 def test_a_package_is_imported_without_torch(package):
     assert fresh(f"import {package}, sys; assert 'torch' not in sys.modules").returncode == 0
+
+
+def test_a_file_that_takes_the_place_of_a_package_is_named(tmp_path):
+    (tmp_path / "samplers.py").write_text("x = 1")
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import recipe"
+    assert "samplers.py takes the place of our package samplers, which lies in" in fresh(code).stderr
+
+
+@pytest.mark.parametrize("other, imported", [("recipe", "integrators"), ("integrators", "recipe")])
+def test_a_package_that_another_distribution_has_written_over_is_named(tmp_path, other, imported):
+    for package in ("recipe", "integrators", "samplers"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / other / "__init__.py").write_text("x = 1")
+    said = fresh(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {imported}").stderr
+    assert f"another distribution has written over {tmp_path / other}" in said
+
+
+def test_type_checkers_know_every_stock_sampler():
+    """By the files that the catalogue reads them from."""
+    stub = {(module, name) for module, names in stub_imports(samplers.stock) for name in names}
+    assert set(samplers.stock._FILES.values()) <= stub
 
 
 def test_dir_and_star_have_the_public_names():

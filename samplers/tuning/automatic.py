@@ -37,6 +37,9 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
 
     @wraps(run)
     def sample(*args: P.args, **kwargs: P.kwargs) -> Draws:
+        if "step_size" not in kwargs:
+            advice = "Give a number, in units of time, or step_size='auto' with metropolis=True, which finds it."
+            raise RecipeError("sample", "there is no step_size", do=advice)
         if not isinstance(kwargs.get("step_size"), str):
             return run(*args, **kwargs)
         call = inspect.signature(run).bind(*args, **kwargs)
