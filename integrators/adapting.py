@@ -197,7 +197,10 @@ class Adapting(Operator):
         return self.value.asymmetry(sign)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(every={self.every}, after={self.after}, until={self.last})"
+        settings = {name: getattr(self, name) for name in ("every", "after", "last", "weight", "growth")}
+        return f"{type(self).__name__}({', '.join(f'{name}={x}' for name, x in settings.items())})".replace(
+            "last", "until"
+        )
 
     def _prior(self, like: torch.Tensor) -> torch.Tensor:
         one = torch.eye(like.shape[-1], dtype=torch.float64)

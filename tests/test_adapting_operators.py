@@ -311,10 +311,11 @@ def test_the_law_says_what_is_frozen():
     phases = [samplers.Phase(10), samplers.Phase(30)]
     assert law(until=30, run=dict(phases=phases, warmup=0, steps=1000)) == "given frozen M; then exact"
     draws = adapted("preconditioned", Covariance())
-    assert draws.info["parameters"]["M"] == "Covariance(every=50, after=0, until=100)"
+    assert draws.info["parameters"]["M"] == "Covariance(every=50, after=0, until=100, weight=1.0, growth=2.0)"
 
 
-def test_a_run_that_is_broken_off_while_it_adapts_goes_on_bit_for_bit(tmp_path, monkeypatch):
+@pytest.mark.parametrize("other", [{"every": 8}, {"growth": 3.0}, {"weight": 2.0}], ids=str)
+def test_a_run_that_is_broken_off_while_it_adapts_goes_on_bit_for_bit(other, tmp_path, monkeypatch):
     def drawn(**kept):
         value = Fisher(every=7, start=4.0)
         draws = adapted("scoring", value, steps=10, warmup=24, **kept)
@@ -326,7 +327,7 @@ def test_a_run_that_is_broken_off_while_it_adapts_goes_on_bit_for_bit(tmp_path, 
     stopped_after(monkeypatch, 6, lambda: drawn(**folder))
     assert all(map(torch.equal, drawn(**folder), whole))
     with pytest.raises(RecipeError, match="it holds a run of parameters"):
-        adapted("scoring", Fisher(every=8, start=4.0), steps=10, warmup=24, **folder)
+        adapted("scoring", Fisher(**{"every": 7, "start": 4.0} | other), steps=10, warmup=24, **folder)
 
 
 def test_accuracy_runs_again_with_the_matrix_of_the_run():

@@ -235,6 +235,20 @@ def test_what_compares_one_value_of_u_is_refused():
         samplers.sample(RESPA, energies, init=torch.zeros(2), step_size=0.1, temperature=[1.0, 2.0])
 
 
+@pytest.mark.parametrize("data", [{}, {"data": torch.ones(9), "batch_size": 3}], ids=["whole", "minibatches"])
+def test_a_checkpoint_is_of_each_energy_and_not_of_their_sum(data, tmp_path):
+    """The short kicks of the one would go on with those of the other, between which the sum stays as it was."""
+    slow = (lambda theta, x: x.mean() * theta.square().sum() / 2) if data else lambda theta: theta.square().sum() / 2
+    energies = {"fast": lambda theta: 4 * theta.square().sum(), "slow": slow}
+    run = {"init": torch.ones(2), "steps": 8, "step_size": 0.1, "progress": False, "checkpoint": tmp_path} | data
+    draws = samplers.sample(RESPA, energies, **run)
+    assert torch.equal(samplers.sample(RESPA, dict(energies), **run)["theta"], draws["theta"])
+    shifted = {"fast": lambda theta: 4 * theta.square().sum() + theta.sum()}
+    shifted["slow"] = lambda theta, *x: slow(theta, *x) - theta.sum()
+    with pytest.raises(RecipeError, match="a run of another energy: its gradient by slow differs"):
+        samplers.sample(RESPA, shifted, **run)
+
+
 @pytest.mark.parametrize(
     ("word", "pieces", "message"),
     [

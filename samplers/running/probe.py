@@ -1,12 +1,17 @@
 """A comparison of the functions of two runs by their values at states, up to rounding."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
 from recipe import Recipe
 
 from ..target.layout import position_of
+from ..target.potential import SLOPE, Position
+from ..target.several import argument
+from ..target.target import Target
 from .inputs import Inputs
 
 Blocks = Mapping[str, torch.Tensor]  # `(chains, *shape)`
@@ -70,8 +75,21 @@ class Probe:
         functions = dict(evaluations.functions()["observe"])
         target = self.inputs.target
         if not target.is_symbolic:
-            functions[GRADIENT] = lambda at: target.eager.at(at, evaluations.first[0]).slope
+            functions |= self._slopes(target.eager, evaluations.first[0])
         return functions
+
+    def _slopes(self, target: Target, rows: torch.Tensor | None) -> dict[str, Callable]:
+        """The gradient of U, or of each of several potentials by name: their sum may be that of others."""
+        if not target.is_by_name:
+            return {GRADIENT: lambda at: target.at(at, rows).slope}
+
+        def slope(at: Position, U: Any) -> Any:
+            part, own = target.parts[U.key], argument(U, self.recipe, at)
+            batch = target.batch(rows) if part.reads_data else ()
+            return target.jet(part, own, batch, orders=SLOPE, per_chain=target.is_minibatched).slope
+
+        first = {U.key: U for U in reversed(self.recipe.potentials)}
+        return {f"{GRADIENT} by {key}": partial(slope, U=U) for key, U in first.items()}
 
 
 def difference(mine: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -286,7 +286,7 @@ class InFolder(InMemory):
         for name, x in mine.items():
             chain, apart = self.probe.farthest(x, other[name])
             if apart > self.probe.tolerance:
-                what = "energy" if name == GRADIENT else f"observation '{name}'"
+                what = "energy" if name.startswith(GRADIENT) else f"observation '{name}'"
                 raise RecipeError(
                     str(self.folder),
                     f"it holds a run of another {what}: {name} differs by {apart:.2g} of its size at {where} of chain "

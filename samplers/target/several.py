@@ -39,11 +39,11 @@ class Energies:
         values = []
         for U in self.recipe.potentials:
             own = batch if U.key in self.of_data else ()
-            values.append(self.functions[U.key](_argument(U, self.recipe, theta), *own))
+            values.append(self.functions[U.key](argument(U, self.recipe, theta), *own))
         return sum(values[1:], values[0])
 
 
-def _argument(U: Potential, recipe: Recipe, theta: Any) -> Any:
+def argument(U: Potential, recipe: Recipe, theta: Any) -> Any:
     """The argument of a potential from the whole target: a tensor, or a dict by block for several blocks."""
     if len(recipe.targets) == 1 or len(U.blocks) > 1 and len(U.blocks) == len(recipe.targets):
         return theta
