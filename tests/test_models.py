@@ -12,12 +12,17 @@ from torch.distributions import (
     Gamma,
     HalfCauchy,
     HalfNormal,
+    InverseGamma,
     LKJCholesky,
     LogNormal,
     MultivariateNormal,
     Normal,
+    Pareto,
     Poisson,
+    StudentT,
     Uniform,
+    VonMises,
+    Weibull,
     Wishart,
     constraints,
 )
@@ -286,6 +291,14 @@ def test_the_evidence_is_of_free_variables():
 
 # ---- refusals
 
+
+class Flat(Normal):
+    """A density of some user that has forgotten its constant, or all of its law."""
+
+    def log_prob(self, value):
+        return 0 * value
+
+
 FLAT = Normal(torch.zeros(3, dtype=F64), ONE)
 REFUSED = {
     "no priors": (dict(priors={}), "dict by the names"),
@@ -317,9 +330,43 @@ REFUSED = {
         ),
         "not a constant",
     ),
+    "an angle": (dict(priors={"mu": VonMises(ZERO, ONE)}), "integral of its prior .* is inf, not 1"),
+    "a narrow angle": (dict(priors={"mu": lambda v: VonMises(ZERO, 1e4 * ONE)}), "is inf, not 1"),
+    "two turns of an angle": (
+        dict(priors={"mu": VonMises(ZERO, ONE)}, constraints={"mu": constraints.interval(-math.pi, 3 * math.pi)}),
+        "is 2, not 1",
+    ),
+    "no density": (dict(priors={"mu": Flat(torch.zeros(2, dtype=F64), ONE)}), "integral of its prior"),
     "no likelihood": (dict(log_likelihood=3.0), "log likelihood is a function"),
     "no number of data": (dict(num_data=0), "num_data"),
 }
+
+
+PROPER = [
+    *(
+        Normal(torch.tensor([0.0, 1e6]), torch.tensor([1e-4, 1.0])),
+        StudentT(0.3 * ONE),
+        HalfCauchy(ONE),
+        Gamma(0.1, 1.0),
+    ),
+    *(InverseGamma(0.3 * ONE, ONE), Beta(0.1, 0.1), LogNormal(0.0, 3.0), Pareto(ONE, 0.3), Weibull(1.0, 0.3)),
+]
+
+
+@pytest.mark.parametrize("prior", PROPER, ids=lambda prior: type(prior).__name__)
+def test_a_proper_prior_of_any_tail_is_taken(prior):
+    assert model({"x": prior}, lambda v: v["x"].sum()).shapes == {"x": tuple(prior.batch_shape)}
+
+
+def test_an_angle_is_sampled_between_its_ends():
+    angle = model(
+        {"phi": VonMises(ZERO, 4 * ONE)},
+        lambda v: torch.zeros((), dtype=F64),
+        constraints={"phi": constraints.interval(-math.pi, math.pi)},
+    )
+    draws = sample(HMC, angle, **SMALL)["phi"]
+    mean = 0.8635  # I_1(4)/I_0(4) of cos phi
+    check({"phi": draws}, {"cos": (lambda d: d["phi"].cos(), mean)})
 
 
 def test_a_model_prints_its_variables():

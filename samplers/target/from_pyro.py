@@ -10,7 +10,8 @@ from torch.distributions import biject_to
 from recipe.errors import RecipeError
 
 from .model import Model, constrained
-from .variables import Variable, seeded
+from .normalisation import check_normalisation
+from .variables import Variable, seeded, unchecked
 
 WHERE = "from_pyro"
 CHANGES = "the variables change from run to run"
@@ -90,6 +91,9 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
         raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and give one no obs=.")
     for other in others:
         _check_alike(first, other)
+    for name, node in first.items():
+        with seeded(0), unchecked():
+            check_normalisation(node["fn"], biject_to(node["fn"].support), name, f"{WHERE}, {name!r}", is_cut=False)
     variables = {name: Variable(name, node["fn"]) for name, node in first.items()}
     values = {name: node["value"] for name, node in first.items()}
     return Model(constrained(variables, values), program.log_density, program.draw)

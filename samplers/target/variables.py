@@ -11,6 +11,8 @@ from torch.distributions.constraints import Constraint
 
 from recipe.errors import RecipeError, did_you_mean
 
+from .normalisation import check_normalisation
+
 PROBES = 32  # points at which a constraint and a support are compared
 
 Values = Mapping[str, torch.Tensor]  # of one chain, by variable
@@ -120,7 +122,7 @@ class Variable:
         return map(torch.rand(map.inverse_shape(value.shape), dtype=value.dtype, device=value.device))
 
     def check(self, before: Values) -> None:
-        """Refuse a prior that is no distribution, is discrete, has no map, or contradicts the constraint."""
+        """Refuse a prior that is no density, or discrete, has no map, or contradicts the constraint."""
         where = f"model, {self.name!r}"
         law = self._checked_law(before, where)
         if law.support is not None and law.support.is_discrete:
@@ -135,6 +137,8 @@ class Variable:
             raise RecipeError(where, what, do=f"{advice}; {covariance}") from error
         if self.constraint is not None:
             self._check_constraint(law, self.constraint, map, where)
+        with seeded(0), unchecked():
+            check_normalisation(law, map, self.name, where, is_cut=self.constraint is not None)
 
     def _checked_law(self, before: Values, where: str) -> Distribution:
         """The prior given the variables before; refused unless a distribution."""
