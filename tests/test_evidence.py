@@ -180,6 +180,13 @@ def test_few_weights_and_estimates_that_differ_are_not_believed():
     assert not result.believed and result.error == math.inf and "is not to be believed" in str(result)
 
 
+def test_a_large_energy_in_float32_is_not_believed():
+    law = Normal(torch.zeros(2), 2.0)
+    with pytest.warns(RuntimeWarning, match=r"U is 1e\+07, and rounded to 1 in float32"):
+        result = samplers.evidence(samplers.MALA, lambda x: (x**2).sum() / 2 + 1e7, reference=law, chains=64)
+    assert result.error == math.inf
+
+
 def test_weights_without_a_variance_are_not_believed():
     plan = bridges.Schedule((0.0, 1.0), (1.0, 1.0), 1.0)
     u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)

@@ -281,6 +281,12 @@ def test_temperatures_that_are_too_far_apart_are_warned_of():
     assert draws.info["temperatures"] == [1.0, 1000.0]
 
 
+def test_a_large_energy_in_float32_is_warned_of_whose_differences_decide_over_swaps():
+    with pytest.warns(RuntimeWarning, match="rounded to 1 in float32: proposals and swaps"):
+        run = {"init": torch.zeros(2), "steps": 4, "step_size": 0.1, "temperature": [1.0, 2.0], "progress": False}
+        samplers.sample(samplers.SGHMC, lambda x: (x**2).sum() / 2 + 1e7, **run)
+
+
 def test_a_chain_that_is_lost_swaps_no_longer():
     def cliff(x):
         return (x**2 / 2 + 0 * (3 - x).sqrt()).sum()

@@ -20,6 +20,7 @@ from ..target.data import Data
 from ..target.foreign import Foreign, with_gradient
 from ..target.model import Model
 from ..target.potential import VALUE, Position
+from ..target.rounding import rounding_of
 from ..target.symbolic import energy_step
 from ..target.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
 from ..target.traced import Traced
@@ -104,8 +105,9 @@ def evidence(
     `moves` proposals at each, accepted or rejected by their work; log Z = log mean exp(-sum (b_{k+1} - b_k) (U - R)).
     The same chains give the estimate of thermodynamic integration, log Z = -integral of E_b (U - R) db. Bridges and
     step sizes are chosen by a pilot run of other chains. The result has doubts, with a warning and an infinite `error`,
-    where the effective number of weights is below 50, the two estimates are four standard errors apart, or the largest
-    weights have a tail without a variance. The reference should be wider than exp(-U) rather than narrower.
+    where the effective number of weights is below 50, the two estimates are four standard errors apart, the largest
+    weights have a tail without a variance, or U is so large that its rounding matters. The
+    reference should be wider than exp(-U) rather than narrower.
 
     `recipe`, `scheme`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
     `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
@@ -146,15 +148,18 @@ def evidence(
 
     plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000)
     plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
-    gaps, shares = zip(*annealed(begun(chains, 0), plan))
-    result = estimated(torch.stack(gaps), plan, min(shares))
+    course = begun(chains, 0)
+    dtype = course.state[recipe.targets[0].name].dtype
+    gaps, shares = zip(*annealed(course, plan))
+    rounding = rounding_of(gaps[-1].nan_to_num(0.0, 0.0, 0.0), dtype, 1.0)
+    result = estimated(torch.stack(gaps), plan, min(shares), rounding)
     if not result.believed:
         warn(f"{where}: {'; '.join(result.doubts)}")
     return result
 
 
-def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float) -> Evidence:
-    """The evidence of chains whose U - R at each bridge are `gaps`, `(bridges + 1, chains)`."""
+def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: str = "") -> Evidence:
+    """The evidence of chains whose U - R at each bridge are `gaps`, `(bridges + 1, chains)`; `rounding` of U."""
     steps = torch.tensor(plan.bridges, dtype=torch.float64, device=gaps.device).diff()
     logs = torch.cat([gaps.new_zeros(1, gaps.shape[1]), -(steps[:, None] * gaps[:-1]).cumsum(0)])
     last = logs[-1]
@@ -163,7 +168,9 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float) -> Evidence
     ess = float((2 * last.logsumexp(0) - (2 * last).logsumexp(0)).exp())
     error = math.sqrt(max(1 / ess - 1 / chains, 0.0)) if ess > 0 else math.inf
     integral, integral_error = _jackknifed(gaps, logs, steps)
-    doubts = []
+    doubts = (
+        [f"{rounding}, and the weights are sums of U: take a constant from the energy, or float64"] if rounding else []
+    )
     if not ess >= LEAST:
         doubts.append(
             f"{ess:.3g} of {chains} weights count: take more chains, more bridges or moves, or a nearer reference"

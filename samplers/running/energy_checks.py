@@ -20,13 +20,13 @@ from recipe.errors import RecipeError, warn
 from ..results.draws import Draws, named
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
+from ..target.rounding import rounding_of
 from .chains import Chains
 from .inputs import Inputs, Rows
 from .plan import Plan
 from .recording import InMemory
 
 FAR = (100.0, -100.0, 1000.0, -1000.0)  # distances along a ray at which the slope is taken
-ROUNDED = 0.05  # times T: a larger rounding error of U changes the law
 SAME = 1e-3  # relative change of a gradient, above its rounding error in float32
 FARTHEST = 100.0  # rise of U/T per coordinate
 BATCHES = 8  # minibatches on which the rise of U is measured
@@ -38,10 +38,13 @@ ENTRIES = 2**27  # entries of a block's draws that are searched for the largest,
 Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
 
-def check_at_start(step: Step, inputs: Inputs, start: Blocks, temperature: float, where: str) -> None:
+def check_at_start(
+    step: Step, inputs: Inputs, start: Blocks, temperature: float, where: str, *, compares: bool = False
+) -> None:
     """Refuse a start where the gradient or U is not finite; warn of an energy with the sign of a log-density.
 
-    The energy is evaluated on the first batch of every chain; `temperature`: that of step 0.
+    The energy is evaluated on the first batch of every chain; `temperature`: that of step 0; `compares`: whether
+    values of U are compared beside those of steps.
     """
     trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
     for name, x in trial.gradient(trial.start).items():
@@ -50,7 +53,7 @@ def check_at_start(step: Step, inputs: Inputs, start: Blocks, temperature: float
             raised = "".join(f" ({fault})" for fault in inputs.target.faults)
             what = f"the gradient by {name} is not finite at the start of chain {int(bad[0])}{raised}"
             raise RecipeError(where, what, do="Start elsewhere, or mend the energy there.")
-    if step.program.needs_value:
+    if step.program.needs_value or compares:
         trial.check_value(temperature)
     trial.check_periods()
     if trial.falls():
@@ -88,13 +91,11 @@ class Trial:
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
-        largest = float(U.abs().max())
-        rounding = largest * torch.finfo(U.dtype).eps
-        if rounding > ROUNDED * temperature:
+        rounding = rounding_of(U, U.dtype, temperature)
+        if rounding:
             warn(
-                f"{self.where}: U is {largest:.3g} at the start, and rounded to {rounding:.1g} in "
-                f"{str(U.dtype).removeprefix('torch.')}: steps are accepted by differences of U, which are not exact "
-                "then. Take a constant from the energy, or start in float64."
+                f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
+                "are not exact then. Take a constant from the energy, or start in float64."
             )
 
     def check_periods(self) -> None:

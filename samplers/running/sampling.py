@@ -184,7 +184,7 @@ def sample(
     place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
     inputs = Inputs(target, seed, first_chain, parameters_like(recipe, parameters, like))
-    check_at_start(plan.step, inputs, start, plan.temperature(0), where)
+    check_at_start(plan.step, inputs, start, plan.temperature(0), where, compares=ladder is not None)
 
     gauges = Gauges(plan, like, inputs.constants)
     looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
