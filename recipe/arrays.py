@@ -7,6 +7,8 @@ from typing import Any
 from sympy import lambdify
 from sympy.printing.numpy import NumPyPrinter
 
+from .bound import Bound
+
 POWER = "_whole_power"  # the name of whole_power in the text of a function
 
 
@@ -22,6 +24,8 @@ def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
 
     own: dict[str, Callable] = {name: vectorize(getattr(math, name), otypes=[float]) for name in ("erf", "erfc")}
     own[POWER] = whole_power
+    formulas = expressions if isinstance(expressions, (list, tuple)) else [expressions]
+    own |= {type(f).__name__: f.on_arrays for e in formulas for f in e.atoms(Bound)}
     printer = _Printer(
         {
             "fully_qualified_modules": False,

@@ -21,6 +21,15 @@ class Bound(Function):
         raised = [n + (k == argindex) for k, n in enumerate(self.orders, 1)]
         return self.family.of(tuple(raised))(*self.args)
 
+    @classmethod
+    def on_arrays(cls, *values: Any) -> Any:
+        """The function on numpy arrays."""
+        import numpy
+        import torch
+
+        columns = numpy.broadcast_arrays(*(numpy.asarray(x, float) for x in values))
+        return cls.family.compute(cls.orders, *(torch.tensor(x) for x in columns)).numpy()
+
     def _written(self, names: list[Expr]) -> Expr:
         """An undefined function of the named arguments, or its derivative, for printing."""
         f = Function(self.family.name)(*names)

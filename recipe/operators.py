@@ -364,9 +364,9 @@ def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
     plain = e.xreplace(names)
     moving = (block, *names.values())
     slopes = [diff(plain, x) for x in moving]
-    c = plain.xreplace(dict.fromkeys(moving, S.Zero))
     if any(k.has(*moving) or names and is_site(k) for k in slopes):
         return None
+    c = plain.xreplace(dict.fromkeys(moving, S.Zero))
     if expand(plain - c - Add(*(k * x for k, x in zip(slopes, moving)))) != 0:
         return None
     a = slopes[0] + Add(*(k * x.formula for k, x in zip(slopes[1:], names)))

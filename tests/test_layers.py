@@ -1,5 +1,6 @@
 """The layers of checks: every stock sampler passes them with every word, and what is wrong is named."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -14,10 +15,12 @@ from recipe import (
     RecipeError,
     adapted,
     by_category,
+    copies,
     friction,
     function,
     gibbs,
     grad,
+    kick,
     laws,
     noise,
     numerical,
@@ -32,7 +35,7 @@ from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
 from samplers.testing.mutation import OF_FORMULAS, planted
 from samplers.testing.results import LeftOut, Report, Result, timed
-from samplers.testing.subject import Subject
+from samplers.testing.subject import Subject, subject_of
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
 n = total(1)
@@ -119,6 +122,44 @@ def test_explicit_coordinates_are_checked_on_energies_that_couple_them():
 
 
 # ---- what is wrong is seen, by the layer that is for it
+
+
+w, y, s = vector("w"), vector("y"), scalar("s")
+fast, slow, (U_w, U_y) = potential(theta, name="fast"), potential(theta, name="slow"), copies(w, y)
+SEVERAL = {  # recipes with an energy of their own in place of one U of one vector, and H with a mistake
+    "energies by name": (
+        replace(UnderdampedLangevin, H=fast + slow + total(p**2) / 2, pieces={"F": kick("fast"), "S": kick("slow")}),
+        "S (F A O A F)*2 S",
+        fast + slow / 2 + total(p**2) / 2,
+    ),
+    "copies": (
+        Recipe(name="copies", state=(w, y), target=(w, y), H=U_w + U_y + total((w - y) ** 2), D={w: 1, y: 1}),
+        "Euler",
+        U_w + U_y / 2 + total((w - y) ** 2),
+    ),
+    "a vector and a scalar": (
+        Recipe(name="mixed", state=(w, s), target=(w, s), H=potential(w, s), D={w: 1, s: 1}),
+        "Euler",
+        potential(w, s) + s**2 / 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_the_law_of_several_energies_is_kept_and_that_of_a_wrong_energy_is_not(name):
+    recipe, word, wrong = SEVERAL[name]
+    assert check(recipe, word, layers=["differential", "one-step defect", "stationary start"]).ok
+    subject = subject_of(recipe, word)
+    (result,), _ = timed(LAYERS["one-step defect"](subject.mutant(wrong=replace(recipe, H=wrong))))
+    assert not result.ok
+
+
+def test_an_energy_of_each_potential_is_of_its_name():
+    recipe, word, _ = SEVERAL["energies by name"]
+    energies = {"fast": Energy(x, U=x**2), "slow": Energy(x, U=x**4 / 4)}
+    assert check(recipe, word, energy=energies, layers="one-step defect").ok
+    with pytest.raises(RecipeError, match=re.escape("Write {'fast': Energy(x, U=...), 'slow': Energy(x, U=...)}.")):
+        check(recipe, word, energy=energies["fast"])
 
 
 def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):

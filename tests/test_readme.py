@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shlex
+import warnings
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -13,8 +14,11 @@ from covering import covering
 
 import integrators
 import samplers
+from recipe import Recipe
 from samplers import SGHMC, catalogue
 from samplers.cli import main
+from samplers.testing import LAYERS, LeftOut, assert_stationary
+from samplers.testing.subject import is_open
 
 ROOT = Path(__file__).parent.parent
 README, GUIDE = ROOT / "README.md", ROOT / "examples" / "guide"
@@ -53,8 +57,33 @@ OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
 @pytest.mark.filterwarnings("ignore:.*the formulas read U itself")
 @pytest.mark.parametrize("page", covering(OF_PYTHON, set(OF_PYTHON) - LONG), ids=lambda page: page.stem)
 def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
+    """And the steps of what is declared there are those of its formulas."""
     monkeypatch.chdir(tmp_path)
-    run(page)
+    for recipe in own_recipes(run(page)):
+        assert_declared(recipe, "differential")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*left out|.*the formulas read U itself")
+def test_every_recipe_of_the_guide_to_declaring_passes_every_layer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipes = own_recipes(run(GUIDE / "declaring.md"))
+    assert len(recipes) >= 20
+    for recipe in recipes:
+        assert_declared(recipe, [*LAYERS])
+
+
+def own_recipes(namespace):
+    """The recipes of a session."""
+    return list({id(x): x for x in namespace.values() if isinstance(x, Recipe)}.values())
+
+
+def assert_declared(recipe, layers):
+    """`assert_stationary`; layers are left out for open functions and for operators that move, and for no other."""
+    hidden = is_open(recipe) or recipe.fields
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if hidden else "error", LeftOut)
+        assert_stationary(recipe, layers=layers)
 
 
 @pytest.mark.parametrize("page", covering(sorted(LONG), LONG - {GUIDE / "sampling.md"}), ids=lambda page: page.stem)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sympy import Expr
 
 import integrators
 from integrators.backends.loading import load
@@ -14,6 +15,7 @@ from integrators.backends.torch import value_module
 from integrators.operators import Field
 from integrators.step import Step
 from recipe import Energy, Recipe, grad, potential, scalar, vector
+from recipe.arrays import of_arrays
 from recipe.domains import NAMED, Domain
 from recipe.operators import Operator
 from recipe.symbols import Block
@@ -145,10 +147,35 @@ def _drawn_for(draw, random, size):
 def gradient(at: Any) -> Any:
     """A nonlinear field that couples all sites of a chain, on arrays, tensors, or dicts of them."""
     if isinstance(at, dict):
-        sum_of_all = sum(at.values())
-        return {name: v**3 / 4 + sum_of_all / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
-    mean = at.reshape(len(at), -1).sum(1).reshape(-1, *[1] * (at.ndim - 1))
-    return at**3 / 4 + at / 2 + mean / 5 - 0.4
+        sums = sum(v if v.ndim == 1 else v.reshape(len(v), -1).sum(1) for v in at.values())
+        return {name: v**3 / 4 + _per_chain(sums, v) / 3 - 0.2 * k for k, (name, v) in enumerate(at.items())}
+    return at**3 / 4 + at / 2 + _per_chain(at.reshape(len(at), -1).sum(1), at) / 5 - 0.4
+
+
+def _per_chain(x, like):
+    """Numbers of each chain, (chains,), in a shape that broadcasts with the sites of a block."""
+    return x.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def value(at: Any) -> Any:
+    """A positive number for each chain, on arrays, tensors, or dicts of them."""
+    blocks = at.values() if isinstance(at, dict) else [at]
+    return 0.7 + sum((v.reshape(len(v), -1) ** 2).sum(1) for v in blocks) / 5
+
+
+def by_potential(recipe: Recipe, function: Any) -> Any:
+    """A function of U, as a dict with a multiple of it for each potential where potentials have names."""
+    if function is None or not recipe.is_by_name:
+        return function
+
+    def multiple(k):
+        return lambda at: _times(k, function(at))
+
+    return {key: multiple(1 / k) for k, key in enumerate(dict.fromkeys(U.key for U in recipe.potentials), 1)}
+
+
+def _times(k, x):
+    return {name: k * v for name, v in x.items()} if isinstance(x, dict) else k * x
 
 
 def curvature(at: Any) -> Any:
@@ -164,7 +191,8 @@ def own_step_size(step: Step) -> float:
 def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
     """Arguments of a step beside the gradient: the observations of its case, and the curvature where it is read."""
     observed: dict[str, Any] = {"observe": case_of(step.recipe).observe}
-    return observed | ({"curvature": curvature} if step.program.needs_curvature else {})
+    own = by_potential(step.recipe, curvature)
+    return observed | ({"curvature": own} if step.program.needs_curvature else {})
 
 
 @cache
@@ -187,6 +215,44 @@ def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
     step = integrators.compile(Recipe(name="reader", state=blocks, target=target, H=U, D=D), "Euler", energy=energy)
     functions = step.namespace | load(value_module(step.program), "<U>")
     return {name: _on_arrays_too(functions[name]) for name in ("gradient", "curvature", "value")}
+
+
+def derivatives_of_a_site(blocks: Sequence[Block], U: Expr) -> dict[str, Callable[[Any], Any]]:
+    """The value, gradient and curvature of the sum over sites of a formula of vector and scalar blocks, of tensors.
+
+    >>> w, s = vector("w"), scalar("s")
+    >>> fields = derivatives_of_a_site((w, s), w**2 * s)
+    >>> at = {"w": torch.ones(1, 3), "s": torch.full((1,), 2.0)}
+    >>> fields["value"](at), fields["gradient"](at)["w"], fields["gradient"](at)["s"]
+    (tensor([6.], dtype=torch.float64), tensor([[4., 4., 4.]], dtype=torch.float64), tensor([3.], dtype=torch.float64))
+    """
+
+    def of_chains(formulas: Sequence[Expr], kinds: Sequence[bool]) -> Callable[[Mapping[str, Any]], list]:
+        functions = of_arrays([blocks], list(formulas))
+
+        def values(at):
+            arrays = {b: np.asarray(at[b.name]) for b in blocks}
+            whole = next((x for b, x in arrays.items() if b.is_vector), next(iter(arrays.values())))
+            answers = functions([x if b.is_vector else _per_chain(x, whole) for b, x in arrays.items()])
+            full = (np.broadcast_to(x, whole.shape).reshape(len(whole), -1) for x in answers)
+            return [torch.tensor(x.reshape(whole.shape) if per_site else x.sum(1)) for x, per_site in zip(full, kinds)]
+
+        return values
+
+    def derivative(order: int) -> Callable[[Any], Any]:
+        names = [b.name for b in blocks]
+        of_all = of_chains([U.diff(b, order) for b in blocks], [b.is_vector for b in blocks])
+        if len(names) == 1:
+            return lambda at: of_all({names[0]: at})[0]
+        return lambda at: dict(zip(names, of_all(at)))
+
+    whole = of_chains([U], [False])
+    single = blocks[0].name if len(blocks) == 1 else ""
+    return {
+        "value": lambda at: whole({single: at} if single else at)[0],
+        "gradient": derivative(1),
+        "curvature": derivative(2),
+    }
 
 
 def _on_arrays_too(function):
@@ -261,7 +327,7 @@ def called(
     dtype: torch.dtype = torch.float64,
     gradient: Callable = gradient,
     curvature: Callable = curvature,
-    value: Callable | None = None,
+    value: Callable = value,
     step_size: float | None = None,
 ) -> Values:
     """Calls the emitted step on numpy arrays or tensors; `noise` may be a Key."""
@@ -269,9 +335,9 @@ def called(
         step,
         tensors(state, dtype),
         step_size or own_step_size(step),
-        gradient=gradient,
+        gradient=by_potential(step.recipe, gradient),
         noise=tensors(noise, dtype) if isinstance(noise, dict) else noise,
-        value=value if step.program.needs_value else None,
+        value=by_potential(step.recipe, value) if step.program.needs_value else None,
         **asked(step, curvature),
         **tensors(parameters),
     )
@@ -279,8 +345,10 @@ def called(
 
 def by_oracle(oracle: Callable, step: Step, state: Values, noise: Any, parameters: Values, **options: Any) -> Values:
     """Calls an oracle of the step on the same inputs; `options` replace gradient, curvature or observations."""
-    answered = {"gradient": gradient, "curvature": curvature, "observe": case_of(step.recipe).observe}
-    return oracle(step, state, own_step_size(step), noise=noise, **{**answered, **options}, **parameters)
+    fields = {"gradient": gradient, "curvature": curvature, "value": value}
+    answered = {name: by_potential(step.recipe, options.pop(name, field)) for name, field in fields.items()}
+    options = {"observe": case_of(step.recipe).observe, **options}
+    return oracle(step, state, own_step_size(step), noise=noise, **answered, **options, **parameters)
 
 
 def _by_entry(state):

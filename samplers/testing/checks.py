@@ -21,7 +21,7 @@ def check(
     scheme: Any = None,
     *,
     pieces: Mapping | None = None,
-    energy: Energy | None = None,
+    energy: Energy | Mapping[str, Energy] | None = None,
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> Report:
@@ -29,9 +29,9 @@ def check(
 
     A Step stands for the recipe, word, pieces and backend that it was compiled from. `values`: of parameters, by
     default away from 1. `energy`: an Energy of one coordinate or, where the target has several, of all of them, in
-    place of a quartic, a double well and a banana. `layers`: names of some of LAYERS. Layers that had to be left out,
-    as all but the formulas of an opaque recipe, are in `left_out` of the report, and warned of once; so are, in
-    `doubts`, laws that are invariant and need not be reached.
+    place of a quartic, a double well and a banana; or a dict of them by the names of potentials. `layers`: names of
+    some of LAYERS. Layers that had to be left out, as all but the formulas of an opaque recipe, are in `left_out` of
+    the report, and warned of once; so are, in `doubts`, laws that are invariant and need not be reached.
 
     >>> from samplers import SGLD
     >>> check(SGLD, layers=["symbolic", "differential"]).ok
@@ -84,7 +84,7 @@ def _names(layers):
 
 def assert_stationary(
     recipe: Recipe | Step | str,
-    energy: Energy | None = None,
+    energy: Energy | Mapping[str, Energy] | None = None,
     *,
     scheme: Any = None,
     pieces: Mapping | None = None,

@@ -25,7 +25,7 @@ def density(
     *,
     temperature: float = 1.0,
     values: Mapping | None = None,
-    energy: Energy | Expr | None = None,
+    energy: Any = None,
     integrands: Sequence[Expr] = (),
     nodes: int | None = None,
     degree: int = 6,
@@ -34,7 +34,8 @@ def density(
 
     Points and weights are of shape (N,), the weights sum to 1; moments up to `degree` are accurate to 1e-10, in units
     of E|z|^k. `values`: numbers by name for parameters and adapted quantities; by default the declared ones.
-    `energy`: U of the target blocks, by default x^4/4 + x^2/2 - 2x/5 of each. `integrands`: formulas f whose means are
+    `energy`: U of the target blocks, an Energy or a formula, or formulas by potential; by default x^4/4 + x^2/2 - 2x/5
+    of each block. `integrands`: formulas f whose means are
     accurate to 1e-9 E|f|, and whose kinks split panels too. `nodes`: of a panel, by default as many as this accuracy
     takes. Raises RecipeError where a value is missing, exp(-H) or a moment has no finite integral, or more than three
     blocks are coupled.
@@ -58,9 +59,7 @@ def density(
     return {b: points[b] for b in state}, weights / weights.sum()
 
 
-def closed(
-    *, temperature: float = 1.0, values: Mapping | None = None, energy: Energy | Expr | None = None
-) -> Callable[[Any], Expr]:
+def closed(*, temperature: float = 1.0, values: Mapping | None = None, energy: Any = None) -> Callable[[Any], Expr]:
     """The function that puts U and numbers into a formula, and returns an expression of blocks and their totals.
 
     `temperature`, `values`, `energy`: as for `density`.
@@ -92,10 +91,10 @@ def closed(
 def _with_energy(e, energy):
     """A formula with U, a sum over sites, and its derivatives replaced by those of an energy."""
     for U in {p.U for p in e.atoms(Partial)} | e.atoms(Potential):
-        V = wells(U.blocks) if energy is None else energy
+        V = energy[U] if isinstance(energy, Mapping) else wells(U.blocks) if energy is None else energy
         V = V.on(U.blocks) if isinstance(V, Energy) else formula(V, "density, energy")
         V = total(V) if is_site(V) else V
-        e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial)} | {U: V}).doit()
+        e = e.xreplace({g: diff(V, *g.variables) for g in e.atoms(Partial) if g.U == U} | {U: V}).doit()
     return e
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from sympy import Expr, ImmutableMatrix, Mul, S, diff
 
-from recipe import Energy
 from recipe.algebra import at_one_site
 from recipe.arrays import of_arrays, whole_power
 from recipe.symbols import Block
@@ -31,7 +30,7 @@ def generator_at_one_site(
     H: Expr,
     state: Sequence[Block],
     *,
-    energy: Energy | Expr | None = None,
+    energy: Any = None,
     values: Mapping | None = None,
     temperature: float = 1.0,
 ) -> "Generator":

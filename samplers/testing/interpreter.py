@@ -137,8 +137,7 @@ def _evaluate(e, again, full, sizes):
     if e.is_Number or e.is_NumberSymbol:
         return float(e)
     if isinstance(e, Bound):
-        inputs = [torch.as_tensor(np.array(x)) for x in np.broadcast_arrays(*map(again, e.args))]
-        return e.family.compute(e.orders, *inputs).numpy()
+        return e.on_arrays(*map(again, e.args))
     return FUNCTIONS[type(e).__name__](*map(again, e.args))
 
 

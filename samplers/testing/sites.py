@@ -76,12 +76,15 @@ class Sites:
 def sites_of(recipe: Recipe) -> int:
     """The number of sites that a check of a recipe needs: several where D, Q or H has a mean field, else 1.
 
+    The value of U is a sum over sites.
+
     >>> from samplers import SGNHT
     >>> sites_of(SGNHT)
     1
     """
-    in_noise_or_curl = any(map(_fields, (*recipe.D, *recipe.Q)))
-    return SEVERAL if in_noise_or_curl or _couples_sites(recipe.H) else 1
+    sums = {U: Total(Add(*U.blocks)) for U in recipe.potentials if any(b.is_vector for b in U.blocks)}
+    H, *others = (e.xreplace(sums) for e in (recipe.H, *recipe.D, *recipe.Q))
+    return SEVERAL if any(map(_fields, others)) or _couples_sites(H) else 1
 
 
 def _fields(e):

@@ -15,15 +15,16 @@ import sympy
 from sympy.core.function import AppliedUndef
 
 import integrators
+from integrators.program import DERIVATIVES
 from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
-from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size, total
+from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
 from ..stock import named
-from .arguments import NUM_DATA, TEMPERATURE, derivatives
+from .arguments import NUM_DATA, TEMPERATURE, derivatives_of_a_site
 from .cases import Case, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
@@ -31,6 +32,7 @@ from .laws import Law
 from .sites import Sites, sites_of
 
 Points = dict[Block, np.ndarray]
+Energies = dict[Potential, sympy.Expr]  # of one site
 
 FROZEN_AT = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
 DRAW_NODES, GRADIENT_NODES, MOST_POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
@@ -44,7 +46,8 @@ def _unaltered(step):
 class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
-    `energy`: of one coordinate, summed over the target's coordinates, or of all of them; by default there are several.
+    `energy`: of one coordinate, summed over the target's coordinates, or of all of them, or such energies by the names
+    of potentials; by default there are several.
     Mutants have a recipe `wrong`, compiled in place of the right one, or functions that change the compiled step,
     `alter`, and the accept-reject step, `alter_accepted`; `origin` is the right subject of a mutant. `chains` and
     `seed` are for runs from a stationary start.
@@ -53,7 +56,7 @@ class Subject:
     case: Case
     scheme: Any = None
     pieces: Mapping | None = None
-    energy: Energy | None = None
+    energy: Energy | Mapping[str, Energy] | None = None
     wrong: Recipe | None = None
     alter: Callable[[Step], Step] = _unaltered
     alter_accepted: Callable[[Step], Step] = _unaltered
@@ -144,30 +147,36 @@ class Subject:
         return self.settings(step) | functions
 
     @cached_property
-    def derivatives(self) -> dict[str, dict[str, Callable]]:
-        """U of all chains and its derivatives, by name of the energy."""
+    def derivatives(self) -> dict[str, dict[str, Any]]:
+        """U of all chains and its derivatives, or dicts of them by potential, by name of the energy."""
         if self.right is not self:
             return self.right.derivatives
-        blocks = self.recipe.targets
-        over = total if blocks[0].is_vector else sympy.Add
-        return {name: derivatives(Energy(blocks, U=over(U))) for name, U in self.energies.items()}
+        return {name: self._derivatives_of(energies) for name, energies in self.energies.items()}
+
+    def _derivatives_of(self, energies):
+        by_key = {U.key: derivatives_of_a_site(U.blocks, V) for U, V in energies.items()}
+        if not self.recipe.is_by_name:
+            return by_key["U"]
+        return {order: {key: own[order] for key, own in by_key.items()} for order in DERIVATIVES.values()}
 
     # ---- the law
 
     @cached_property
-    def energies(self) -> dict[str, sympy.Expr]:
-        """U as a formula of the target blocks at one site, by name: the caller's, or by default all that fit."""
-        blocks = self.recipe.targets
+    def energies(self) -> dict[str, Energies]:
+        """Each potential as a formula of its blocks at one site, by name: the caller's, or by default all that fit."""
+        potentials = self.recipe.potentials
         if self.energy is not None:
             return {"energy": _of_a_site(self.energy, self.recipe)}
-        if self.recipe.potential is None:
-            return {"its own": sympy.S.Zero}
-        if any(b.domain.is_compact for b in blocks):
-            return {"one well": wells(blocks), "two wells": wells(blocks, "double well")}
-        energies = {name: wells(blocks, name) for name in WELLS}
-        if len(blocks) == 2:
-            x, y = blocks
-            energies["banana"] = 3 * x**2 / 2 + (y - x**2 / 3) ** 2
+        if not potentials:
+            return {"its own": {}}
+        keys = list(dict.fromkeys(U.key for U in potentials))  # energies of several names differ by their share
+        shares = {U: sympy.Rational(1, keys.index(U.key) + 1) for U in potentials}
+        compact = any(b.domain.is_compact for b in self.recipe.targets)
+        names = zip(("one well", "two wells") if compact else WELLS, WELLS)
+        energies = {name: {U: k * wells(U.blocks, well) for U, k in shares.items()} for name, well in names}
+        if len(keys) == 1 and len(potentials[0].blocks) == 2 and not compact:
+            x, y = potentials[0].blocks
+            energies["banana"] = {potentials[0]: 3 * x**2 / 2 + (y - x**2 / 3) ** 2}
         return energies
 
     @cached_property
@@ -195,6 +204,8 @@ class Subject:
     @cached_property
     def out_of_reach(self) -> str:
         """The reason why chains cannot be compared with the law; "" if they can."""
+        if any(self.recipe.supplied) and self.recipe.has_several_potentials:
+            return "the noise that gradients supply is that of one potential"
         if self.case.step_size is not None:
             return "its parameters imply a step size, so that there is no limit h -> 0"
         return self.unresolved
@@ -251,7 +262,7 @@ def subject_of(
     scheme: Any = None,
     *,
     pieces: Mapping | None = None,
-    energy: Energy | None = None,
+    energy: Energy | Mapping[str, Energy] | None = None,
     values: Mapping[str, float] | None = None,
     backend: str = "torch",
 ) -> Subject:
@@ -292,14 +303,24 @@ def _case(recipe, values):
 
 
 def _of_a_site(energy, recipe):
-    """An energy as a formula of the targets; RecipeError unless it has one coordinate, or one for each target."""
-    blocks = recipe.targets
+    """The potentials as formulas of their blocks, of an Energy or, where they have names, of a dict of them by name.
+
+    RecipeError unless an energy has one coordinate, or one for each block of its potential.
+    """
+    where = f"{recipe.name}, check, energy"
+    by_key = energy if recipe.is_by_name else {"U": energy}
+    keys = {U.key for U in recipe.potentials}
+    if recipe.is_by_name and not (isinstance(energy, Mapping) and energy.keys() == keys):
+        do = f"Write {{{', '.join(f'{key!r}: Energy(x, U=...)' for key in sorted(keys))}}}."
+        raise RecipeError(where, f"it is a dict by potential, got {energy!r}", do=do)
+    return {U: _on(by_key[U.key], U.blocks, where) for U in recipe.potentials}
+
+
+def _on(energy, blocks, where):
+    """An energy as a formula of blocks at one site, a sum over them where it has one coordinate."""
     if not isinstance(energy, Energy) or len(energy.coordinates) not in (1, len(blocks)):
-        raise RecipeError(
-            f"{recipe.name}, check, energy",
-            f"it is an Energy of one coordinate, got {energy!r}",
-            do="Write Energy(x, U=...): the checks integrate over one site.",
-        )
+        what = f"it is an Energy of one coordinate, got {energy!r}"
+        raise RecipeError(where, what, do="Write Energy(x, U=...): the checks integrate over one site.")
     U = at_one_site(energy.U)
     if len(energy.coordinates) > 1:
         return U.xreplace(dict(zip(energy.coordinates, blocks)))

@@ -57,7 +57,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
         about,
     )
     by_target = [(end[b.name] - start[b.name]).numpy().reshape(subject.chains, -1) for b in recipe.targets]
-    moves = np.stack(by_target, -1).reshape(subject.chains, -1)
+    moves = np.concatenate(by_target, -1)
     displacement = float((moves**2).mean())
     yield Result(layer, "mean square displacement", displacement, 1e-8, "the chains move", about, least=True)
     half = subject.chains // 2
@@ -66,7 +66,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
         "the other half of the chains": (moves[:half], moves[half : 2 * half]),
     }
     if subject.sites.number == 1 and sites_of_a_run(subject) > 1:
-        pairs["the next site"] = (moves[:, :1], moves[:, 1:2])
+        pairs["the next site"] = tuple(np.concatenate([x[:, [k]] for x in by_target], -1) for k in (0, 1))
     for name, (a, b) in pairs.items():
         correlation = float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * a.size**0.5
         yield Result(
