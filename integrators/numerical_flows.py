@@ -98,23 +98,28 @@ def _refuse_multiplicative(piece: Subsystem, name: str) -> None:
 
 
 def exponential(piece: Subsystem) -> Solution:
-    """dx = (c - a(x) x) dt + s dW:  the Ornstein-Uhlenbeck flow at the rate a(x) of the initial x."""
+    """dx = (c - a(x) x) dt + s dW:  the Ornstein-Uhlenbeck flow at the rate a(x) of the initial x, with grad U in c."""
     where = f"numerical(..., 'exponential') for {piece.letter!r}"
     if len(piece.moving) != 1:
         raise RecipeError(where, "it moves several blocks", do="Give every block a piece of its own.")
     (x,) = piece.moving
-    drift = piece.drift.get(x, S.Zero)
-    hidden = any(e.has(x) for e in drift.atoms(Total, Partial, Crossing))
+    whole = piece.drift.get(x, S.Zero)
+    slopes = {g: Dummy(real=True) for g in whole.atoms(Partial) if g.has(x)}
+    if slopes:
+        _refuse_multiplicative(piece, "exponential")
+    drift = whole.xreplace(slopes)
+    hidden = any(e.has(x) for e in drift.atoms(Total, Crossing))
     c = S.NaN if hidden else drift.subs(x, 0)
     if c.has(S.NaN, S.ComplexInfinity):
-        raise RecipeError(where, f"{drift} is not c - a({x}) {x}, with c and a finite", do="Use 'euler'.")
+        what = f"{whole} is not c - a({x}) {x}, with c and a finite"
+        raise RecipeError(where, what, do="Use 'euler'.")
     rate = expand((c - drift) / x)
     a = Dummy("a", real=True)
     solution = ornstein_uhlenbeck(replace(piece, drift={x: c - a * x}))
     if solution is None:
         raise RecipeError(where, "its noise depends on the block it moves", do="Use 'euler', or another split.")
     updates, draws = solution
-    return {x: updates[x].xreplace({a: rate})}, draws
+    return {x: updates[x].xreplace({a: rate}).xreplace({s: g for g, s in slopes.items()})}, draws
 
 
 class Method(NamedTuple):

@@ -131,6 +131,8 @@ def split(
         if (part, block) not in taken and term != 0:
             kick, _, potential = part.partition(" by ")
             written = f'kick("{potential}")' if potential and " and " not in potential else f"{kick}({block})"
+            if any(block in g.variables for g in term.atoms(Partial)):  # grad U moves the block that it reads
+                written = f'numerical({block}, "exponential")'
             what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
             do = f'Add it to a piece, e.g. pieces={{"X": {written}}}, or use another word.'
             raise RecipeError(f"{recipe.name}, split", what, do=do)

@@ -30,6 +30,7 @@ from recipe.symbols import temperature as T
 
 from . import boundaries
 from .flow import Flow, solve
+from .functions import MatrixOU
 from .jump import solve_jump
 from .numerical_flows import METHODS
 from .program import DERIVATIVES
@@ -220,7 +221,7 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     if spreads.has(*own.values()):
         raise RecipeError(where, f"{flow.equation} is not linear in its noise", do="Cut it finer.")
     if not spreads.is_diagonal():
-        return _joint_log_ratio(flow, blocks, own, spreads, where)
+        return _joint_log_ratio(piece, flow, blocks, own, spreads, where)
     there: list[Expr] = []
     back: list[Expr] = []
     for b, new in flow.updates.items():
@@ -266,11 +267,15 @@ def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[
 
 
 def _joint_log_ratio(
-    flow: Flow, blocks: list[Block], own: Mapping[Block, Normal], spreads: ImmutableMatrix, where: str
+    piece: Subsystem, flow: Flow, blocks: list[Block], own: Mapping[Block, Normal], spreads: ImmutableMatrix, where: str
 ) -> tuple[Expr, Expr]:
     """`_log_ratio` for blocks with shared noise, z' = mean + L N: -T |N|^2/2 - T log|det L|, and back likewise."""
     if len({b.is_vector for b in blocks}) != 1:
         raise RecipeError(where, "vectors and scalars share their noise", do="Cut it finer.")
+    mixes = spreads.has(MatrixOU)  # the drift carries noise on to other blocks
+    if not mixes and vanishes(piece.matrix(piece.diffusion).det()):
+        what = f"{flow.equation} moves along fewer directions than blocks, and its path has no density"
+        raise RecipeError(where, what, do="Give D its full rank, or run without acceptance.")
     still = {draw: S.Zero for draw in own.values()}
     widths = spreads.applyfunc(reversed_in_time)
     apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])

@@ -3,8 +3,13 @@
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"}  # packages skipped by `warn`
 
 
@@ -41,6 +46,24 @@ def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str
     if close:
         return "Did you mean " + " or ".join(f"'{other}'" for other in close) + "?"
     return f"Known here: {', '.join(names) or 'nothing'}."
+
+
+def of_known_arguments(where: str, do: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator of functions: a keyword that is no argument raises RecipeError, with the advice `do`."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        known = [name for name in signature(function).parameters if name != "self"]
+
+        @wraps(function)
+        def checked(*values: P.args, **named: P.kwargs) -> R:
+            for name in named:
+                if name not in known:
+                    raise RecipeError(where, f"there is no argument '{name}'", do=do or did_you_mean(name, known))
+            return function(*values, **named)
+
+        return checked
+
+    return decorated
 
 
 def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:

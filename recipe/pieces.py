@@ -13,7 +13,7 @@ from typing import Any
 from sympy import Expr
 
 from .declared import Block, valid_name
-from .errors import RecipeError
+from .errors import RecipeError, of_known_arguments
 from .laws import Law
 from .symbols import formula
 
@@ -205,6 +205,7 @@ class Jump:
         return f"{'gibbs' if self.law else 'refresh'}({', '.join(arguments)})"
 
 
+@of_known_arguments("refresh", "It takes a block and a rate; friction and noise in one piece refresh it in part.")
 def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
     """A jump: a block drawn from its conditional law, read off H: normal if H is quadratic, Bernoulli if binary.
 
@@ -220,6 +221,7 @@ def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
     return Jump(block, None if rate is None else formula(rate, f"refresh({block}), rate"))
 
 
+@of_known_arguments("gibbs")
 def gibbs(block: Block, law: Law, rate: Expr | float | None = None) -> Jump:
     """A jump: a block drawn from a law; the recipe proves that the law is the conditional of exp(-H).
 

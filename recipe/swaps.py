@@ -9,7 +9,7 @@ from sympy import Expr, exp, expand
 from .algebra import vanishes
 from .declared import Block
 from .declared import temperature as T
-from .errors import RecipeError
+from .errors import RecipeError, of_known_arguments
 from .symbols import formula
 
 
@@ -61,6 +61,7 @@ class Swap:
         return f"swap({', '.join(sides)})"
 
 
+@of_known_arguments("swap")
 def swap(first: Block | Sequence[Block], second: Block | Sequence[Block], rate: Expr | float | None = None) -> Swap:
     """A jump: two blocks change places with the probability min(1, exp(-(H' - H)/T)), where H' is H after the change.
 

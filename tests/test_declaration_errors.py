@@ -46,11 +46,14 @@ from recipe import (
     positive,
     potential,
     real,
+    refresh,
     scalar,
+    swap,
     total,
     vector,
 )
 from recipe.symbols import step_size
+from samplers import Phase
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
 xi, eta, x, y = scalar("xi"), scalar("eta"), scalar("x"), scalar("y")
@@ -318,6 +321,11 @@ def test_a_budget_that_the_step_size_breaks_is_named(backend):
     )
 
 
+def test_a_kinetic_energy_that_is_open_is_no_quadratic():
+    k = function("k", theta, p)
+    assert declare(H=U + total(k + p**2 / 2)).check()["stationary"].verdict == "proved"
+
+
 def test_a_precision_that_vanishes_at_a_point_is_one():
     """N(0, 1/theta^2) has a density wherever theta is not 0."""
     right = declare(H=U + total(p**2 * theta**2 - log(theta**2)) / 2).check()
@@ -353,6 +361,9 @@ def test_a_precision_that_vanishes_at_a_point_is_one():
         (lambda: numerical(p, "rk4"), ["'rk4'", "unknown method", "euler, heun"]),
         (lambda: numerical(p, "heun") + euler(theta), ["one numerical method"]),
         (lambda: force("p"), ["force(p)", "its argument is a block"]),
+        (lambda: refresh(p, keep=0.5), ["refresh", "there is no argument 'keep'", "refresh it in part"]),
+        (lambda: swap(x, y, rte=2), ["swap", "there is no argument 'rte'", "Did you mean 'rate'?"]),
+        (lambda: Phase(10, sg=1), ["Phase", "there is no argument 'sg'", "parameters are those of the run"]),
         (lambda: Energy((Symbol("x"),), U=Symbol("y")), ["Energy", "'y' in U is not a coordinate"]),
         (lambda: Energy((Symbol("x"),), U="x**2"), ["Energy, U", "Text is never evaluated"]),
         (lambda: Energy("x", U=1), ["Energy", "coordinates are sympy symbols, got 'x'"]),

@@ -162,6 +162,12 @@ def test_an_energy_of_each_potential_is_of_its_name():
         check(recipe, word, energy=energies["fast"])
 
 
+def test_a_proposal_that_knows_the_prior_is_accepted_by_its_work():
+    """The Crank-Nicolson step of a Gaussian prior with the gradient of the rest (Cotter et al. 2013, pCNL)."""
+    recipe = replace(SGLD, H=U + total(theta**2) / 2, pieces={"X": numerical(theta, "exponential")}, scheme="X")
+    assert check(recipe, layers=["differential", "one-step defect", "work"]).ok
+
+
 def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):
     """The layers that fail for a step whose text is changed."""
     one = Subject(case_of(recipe), word, alter=lambda step: planted(step, mistake), **more)

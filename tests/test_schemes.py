@@ -29,6 +29,7 @@ from recipe import (
     positive,
     potential,
     scalar,
+    spring,
     total,
     vector,
 )
@@ -144,6 +145,7 @@ ORDERS = [
     (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "heun")}, 2, 2),
     (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "euler")}, 1, 1),
     (QUARTIC_KINETIC, "B A O A B", {"O": numerical(O, "exponential")}, 1, 1),
+    (SGLD, "X", {"X": numerical(theta, "exponential")}, 1, 1),
     (GENERALISED_LANGEVIN, "B A O A B", JOINT, 2, 2),
 ]
 
@@ -345,7 +347,18 @@ COMPILE_ERRORS = [
     (QUARTIC_KINETIC, "B A O A B", {}, ["no closed form is known for piece 'O'", "p**3"]),
     (Multiplicative, "B A O A B", {"O": numerical(O, "heun")}, ["its noise depends on the blocks it moves", "'euler'"]),
     (SGHMC, "X", {"X": numerical((theta, p), "heun")}, ["its gradients are of several points", "supplied"]),
-    (SGLD, "X", {"X": numerical(theta, "exponential")}, ["-grad(U) is not c - a(theta) theta", "'euler'"]),
+    (
+        replace(SGLD, H=U + total(theta) ** 2 / 2),
+        "X",
+        {"X": numerical(theta, "exponential")},
+        ["is not c - a(theta) theta", "'euler'"],
+    ),
+    (
+        replace(SGLD, H=U + total(theta**2) / 2),
+        "O",
+        {"O": spring(theta) + noise(theta)},
+        ['no piece takes "-grad(U)" in the drift of theta', 'pieces={"X": numerical(theta, "exponential")}'],
+    ),
     (UnderdampedLangevin, "X", {"X": numerical((theta, p), "exponential")}, ["it moves several blocks"]),
     (
         Multiplicative,

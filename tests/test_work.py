@@ -13,7 +13,7 @@ import pytest
 import sympy
 import torch
 from covering import covering, slow
-from sympy import S
+from sympy import Matrix, S
 from zoo import NOSE_HOOVER, QUARTIC, compiled
 
 import integrators
@@ -560,6 +560,11 @@ def test_names_that_an_accepted_step_needs_are_refused():
 
 # ---- what is said, and what is refused
 
+x, y = scalar("x"), scalar("y")
+ONE_NOISE = Recipe(
+    name="one-noise", state=(x, y), target=(x, y), H=potential(x, y), D=Matrix([[1, 1], [1, 1]]), scheme="Euler"
+)
+
 
 def test_a_step_says_which_flows_carry_work():
     text = str(integrators.metropolised(UnderdampedLangevin, energy=QUARTIC))
@@ -581,10 +586,19 @@ def test_a_step_says_which_flows_carry_work():
             "'heun' is not reversed by -Q.*exact pieces",
         ),
         (RelativisticSGHMC, {}, "work of 'R'.*friction without the noise that goes with it.*one piece"),
+        (ONE_NOISE, {"energy": None}, "work of 'Euler'.*fewer directions than blocks.*full rank"),
         (SGLD, {"repeat": 0}, "repeat"),
         (SGLD, {"repeat": 1.5}, "repeat"),
     ],
-    ids=["adaptive", "noiseless block", "heun", "friction apart", "no repetition", "half a repetition"],
+    ids=[
+        "adaptive",
+        "noiseless block",
+        "heun",
+        "friction apart",
+        "one noise of two blocks",
+        "no repetition",
+        "half a repetition",
+    ],
 )
 def test_a_step_whose_path_does_not_lead_back_is_refused(recipe, settings, message):
     with pytest.raises(RecipeError, match=message):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipe.arguments import integer, is_number
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, of_known_arguments
 from recipe.symbols import Block
 
 
@@ -37,6 +37,10 @@ class Phase:
                 "Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws."
             )
         object.__setattr__(self, "freeze", names_of(self.freeze, "Phase, freeze"))
+
+
+_of_phases = "It has steps, temperature, step_size, freeze and keep; parameters are those of the run."
+Phase.__init__ = of_known_arguments("Phase", _of_phases)(Phase.__init__)  # type: ignore[method-assign]
 
 
 def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: int, where: str) -> tuple[Phase, ...]:

@@ -66,7 +66,8 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
         "the other half of the chains": (moves[:half], moves[half : 2 * half]),
     }
     if subject.sites.number == 1 and sites_of_a_run(subject) > 1:
-        pairs["the next site"] = tuple(np.concatenate([x[:, [k]] for x in by_target], -1) for k in (0, 1))
+        first, second = (np.concatenate([x[:, [k]] for x in by_target], -1) for k in (0, 1))
+        pairs["the next site"] = first, second
     for name, (a, b) in pairs.items():
         correlation = float(np.corrcoef(a.ravel(), b.ravel())[0, 1]) * a.size**0.5
         yield Result(
