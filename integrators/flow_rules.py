@@ -30,9 +30,10 @@ from sympy import (
 )
 from sympy.utilities.iterables import connected_components
 
-from recipe.algebra import entries, random_value, vanishes
+from recipe.algebra import entries, vanishes
 from recipe.certificate import numeric
 from recipe.operators import coefficient, is_operator, operators_of, times, transposed
+from recipe.random_points import random_value
 from recipe.symbols import OPAQUE, Block, Crossing, Partial, Total, is_site, masked, temperature
 from recipe.symbols import duration as t
 

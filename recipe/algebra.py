@@ -1,8 +1,8 @@
 """Zero tests of expressions with totals: canonical form first, then random numbers, then simplification."""
 
-import random
 from collections.abc import Collection, Iterable
 from itertools import permutations
+from math import factorial
 
 from sympy import (
     Add,
@@ -23,8 +23,12 @@ from sympy import (
 )
 from sympy.core.relational import Relational
 
-from .declared import Block, Parameter, is_fraction, signs_of
+from .calculus import LONG, expanded, is_short
+from .declared import Block, Parameter, signs_of
+from .random_points import is_zero_at_random_points
 from .symbols import OPAQUE, Crossing, Total, is_site, masked
+
+SIMPLE = 200  # number of operations above which a formula is not simplified
 
 
 def integrands(expression: Expr) -> dict[int, Expr]:
@@ -40,18 +44,24 @@ def integrands(expression: Expr) -> dict[int, Expr]:
     """
     sums: dict[int, Expr] = {}
     for term in Add.make_args(expand(expression)):
-        factors: list[Expr] = []
-        totals: list[Expr] = []
-        for factor in Mul.make_args(term):
-            base, power = factor.as_base_exp()
-            if isinstance(base, Total) and power.is_Integer and power > 0:
-                totals += [base.integrand] * int(power)
-            else:
-                factors.append(factor)
+        factors, totals = _sums_apart(term)
         orders = list(permutations(totals))
         symmetric = Add(*(Mul(*(at_site(f, k) for k, f in enumerate(order))) for order in orders)) / len(orders)
         sums[len(totals)] = sums.get(len(totals), S.Zero) + Mul(*factors) * symmetric
     return sums
+
+
+def _sums_apart(term: Expr) -> tuple[list[Expr], list[Expr]]:
+    """The factors of a product that are no totals, and the integrands of its totals."""
+    factors: list[Expr] = []
+    totals: list[Expr] = []
+    for factor in Mul.make_args(term):
+        base, power = factor.as_base_exp()
+        if isinstance(base, Total) and power.is_Integer and power > 0:
+            totals += [base.integrand] * int(power)
+        else:
+            factors.append(factor)
+    return factors, totals
 
 
 # Symbols of blocks and of applied operators at a site; cached, so that equal expressions stay equal.
@@ -127,23 +137,35 @@ def vanishes(expression: Expr) -> str | None:
     >>> vanishes(total(p) - p) is None
     True
     """
+    if expression == 0 or expanded(expression) == 0:
+        return "symbolic"
+    if not is_zero_at_random_points(expression):
+        return None
+    return "symbolic" if _is_zero_by_form(expression) else "numeric"
+
+
+def _is_zero_by_form(expression: Expr) -> bool:
+    """Whether expansion and simplification, of formulas that are short, show that an expression is zero."""
+    if not is_short(expression):
+        return False
     outside, back = masked(expression, Total)
     if outside.as_numer_denom()[1].has(*back):
         # A total in a denominator.
         expression = numer(together(outside)).xreplace(back)
-    grades = [_vanishes(e) for e in integrands(expression).values()]
-    if None in grades:
-        return None
-    return "numeric" if "numeric" in grades else "symbolic"
+    if not is_short(expression):
+        return False
+    orders = (factorial(len(_sums_apart(term)[1])) for term in Add.make_args(expand(expression)))
+    if sum(orders) > LONG:
+        return False
+    sums = [masked(e, *OPAQUE)[0] for e in integrands(expression).values()]
+    return all(map(_is_zero_at_a_site, sums))
 
 
-def _vanishes(expression: Expr) -> str | None:
-    expression, _ = masked(expression, *OPAQUE)
-    if expression == 0 or expand(expression) == 0:
-        return "symbolic"
-    if not _zero_at_random_points(expression):
-        return None
-    return "symbolic" if simplify(expression) == 0 else "numeric"
+def _is_zero_at_a_site(e: Expr) -> bool:
+    """Whether a formula without opaque parts is shown to be zero."""
+    if expand(e) == 0 or expanded(numer(together(e))) == 0:
+        return True
+    return e.count_ops() <= SIMPLE and simplify(e) == 0
 
 
 def is_continuous(choice: Piecewise, blocks: Collection[Block]) -> bool:
@@ -172,33 +194,6 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
     on_the_edge = {block: block - edge / diff(edge, block)}
     jump = value.subs(on_the_edge) - other.subs(on_the_edge)
     return expand(jump) == 0 or simplify(jump) == 0
-
-
-def random_value(symbol: Symbol, draw: random.Random) -> float:
-    """A random value within the declared sign or domain of a symbol."""
-    if is_fraction(symbol):
-        return draw.random()
-    if isinstance(symbol, Block) and symbol.domain.is_compact:
-        return symbol.domain.inside(draw.random())
-    if isinstance(symbol, Block) and symbol.domain.is_discrete:
-        return float(draw.randrange(symbol.domain.categories))
-    value = draw.gauss(0, 1.5)
-    if symbol.is_positive:
-        return 0.1 + abs(value)
-    return abs(value) if symbol.is_nonnegative else value
-
-
-def _zero_at_random_points(expression: Expr, points: int = 12) -> bool:
-    """Whether an expression vanishes at random points, relative to the largest of its terms."""
-    draw = random.Random(2015)
-    symbols = sorted(expression.free_symbols, key=lambda s: s.sort_key())
-    for _ in range(points):
-        at = {s: S(random_value(s, draw)) for s in symbols}
-        value = complex(expression.xreplace(at).evalf(40, maxn=200))
-        scale = max(abs(complex(t.xreplace(at).evalf(40))) for t in Add.make_args(expression))
-        if not abs(value) <= 1e-12 * max(scale, 1e-300):
-            return False
-    return True
 
 
 def with_short_logs(e: Expr) -> Expr:

@@ -15,12 +15,13 @@ from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
 from . import derive
-from .algebra import integrands, random_value, vanishes
+from .algebra import integrands, vanishes
 from .arrays import of_arrays
 from .declaration import Recipe
 from .declared import Block, Parameter
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
+from .random_points import random_value
 from .reading import drift_of
 from .results import Findings, Row
 from .symbols import OPAQUE, Partial, Potential, formula, is_site, masked, total

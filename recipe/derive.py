@@ -7,10 +7,10 @@ the sites appears where a row of a scalar block meets a vector block.
 
 from functools import lru_cache
 
-from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, expand
+from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow
 
 from .algebra import entries, readers
-from .calculus import derivative
+from .calculus import derivative, expanded
 from .declared import Block
 from .operators import divergence, times
 from .symbols import Crossing, Total, masked, total
@@ -30,7 +30,7 @@ def terms(expression: Expr) -> Expr:
     sums = {x for x in outside.atoms(Pow) if x.base.is_Add and not (x.exp.is_Integer and x.exp > 0)}
     kept = {x: Dummy() for x in sums | outside.atoms(Function)}
     back = {d: x.xreplace(totals) for x, d in kept.items()}
-    return expand(outside.xreplace(kept).xreplace(totals)).xreplace(back)
+    return expanded(outside.xreplace(kept).xreplace(totals)).xreplace(back)
 
 
 def over_sites(expression: Expr, row: Block, column: Block) -> Expr:
@@ -68,7 +68,7 @@ def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tupl
 
     `drift` is f at T = 1, a column in the order of `state`. Source: Ma, Chen & Fox (2015), Theorem 2.
     """
-    return (drift - row_divergence(D, state) + times_gradient(D, H, state)).applyfunc(expand)
+    return (drift - row_divergence(D, state) + times_gradient(D, H, state)).applyfunc(expanded)
 
 
 def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> Expr:
@@ -78,5 +78,5 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     """
     F = circulation(drift, H, D, state)
     slopes = _gradient(H, state)
-    rows = [expand(-derivative(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
-    return expand(sum(total(row) if block.is_vector else row for row, block in zip(rows, state)))
+    rows = [expanded(-derivative(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
+    return expanded(Add(*(total(row) if block.is_vector else row for row, block in zip(rows, state))))

@@ -6,9 +6,9 @@ of the other blocks has the energy H_0 + total(T log(a)/2 - c^2/(2a)).
 
 from dataclasses import dataclass
 
-from sympy import Expr, S, expand, log
+from sympy import Expr, S, log
 
-from .calculus import derivative
+from .calculus import derivative, expanded, in_lowest_terms
 from .declared import Block, temperature
 from .operators import coefficient, is_operator, times
 from .symbols import total
@@ -40,17 +40,17 @@ def eliminate_gaussians(
     while (own := _first_gaussian(H, waiting, signed)) is not None:
         b, a, c = own
         waiting.remove(b)
-        mean = expand(times(1 / a, -c))
+        mean = in_lowest_terms(times(1 / a, -c))
         gaussians.append(Gaussian(b, mean, a))
         rest = temperature * log(a) / 2 + (c * mean / 2 if is_operator(a) else -(c**2) / (2 * a))
-        H = expand(H.xreplace({b: S.Zero}) + (total(rest) if b.is_vector else rest))
+        H = expanded(H.xreplace({b: S.Zero}) + (total(rest) if b.is_vector else rest))
     return tuple(gaussians), H
 
 
 def _first_gaussian(H: Expr, blocks: list[Block], signed: bool) -> tuple[Block, Expr, Expr] | None:
     """(b, a, c) for the first block b in which H is quadratic, dH/db = a b + c, or None."""
     for b in blocks:
-        a, c = map(expand, coefficient(derivative(H, b), b) or (S.Zero, S.Zero))
+        a, c = map(in_lowest_terms, coefficient(derivative(H, b), b) or (S.Zero, S.Zero))
         if a != 0 and (a.is_positive or not signed):
             return b, a, c
     return None

@@ -9,9 +9,10 @@ operator does no work.
 
 from functools import lru_cache
 
-from sympy import Add, Dummy, Expr, Mul, S, Symbol, diff, expand
+from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand
 from sympy.printing.precedence import PRECEDENCE
 
+from .calculus import derivative, expanded
 from .declared import Block, Parameter
 from .domains import NAMED
 from .errors import RecipeError
@@ -357,18 +358,17 @@ def coefficient(e: Expr, block: Symbol) -> tuple[Expr, Expr] | None:
     >>> coefficient(2*p - M(p) + theta, p)
     (2 - M, theta)
     """
-    e = expand(e)
+    e = expanded(e)
     names = {x: Dummy() for x in e.atoms(Applied) if x.argument == block}
     if any(x.has(block) for x in e.atoms(Total, Partial, Crossing) - names.keys()):
         return None
     plain = e.xreplace(names)
     moving = (block, *names.values())
-    slopes = [diff(plain, x) for x in moving]
-    if any(k.has(*moving) or names and is_site(k) for k in slopes):
+    slopes = [derivative(plain, x) for x in moving]
+    chosen = any(choice.has(*moving) for choice in plain.atoms(Piecewise))  # of slope 0, and not constant
+    if chosen or any(k.has(*moving) or names and is_site(k) for k in slopes):
         return None
     c = plain.xreplace(dict.fromkeys(moving, S.Zero))
-    if expand(plain - c - Add(*(k * x for k, x in zip(slopes, moving)))) != 0:
-        return None
     a = slopes[0] + Add(*(k * x.formula for k, x in zip(slopes[1:], names)))
     return (a, c) if len(operators_of(a)) <= 1 else None
 

@@ -28,7 +28,7 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import entries, is_continuous, random_value, vanishes
+from .algebra import entries, is_continuous, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .declared import Adapted, Block, Observed, Parameter, step_number, valid_name
@@ -36,6 +36,7 @@ from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
 from .operators import Applied, bare, fields_of, operators_of, parts
+from .random_points import random_value
 from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
 from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 

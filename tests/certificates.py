@@ -262,6 +262,21 @@ def aldi():
     return recipe("aldi", (theta,), U, {theta: spread}, scheme="Euler")
 
 
+def riemannian():
+    """Momenta with a dense mass of the position, which drives the search for a proof to long formulas."""
+    G = Matrix([[1 + x**2, x * y / 2], [x * y / 2, 1 + y**2]])
+    kinetic = (Matrix([[u, v]]) * G.adjugate() * Matrix([u, v]))[0] / G.det() / 2
+    return recipe(
+        "riemannian",
+        (x, y, u, v),
+        potential(x, y) + kinetic + temperature * log(G.det()) / 2,
+        {(u, u): gamma * G[0, 0], (u, v): gamma * G[0, 1], (v, v): gamma * G[1, 1]},
+        {(x, u): -1, (y, v): -1},
+        target=(x, y),
+        scheme="Euler",
+    )
+
+
 RIGHT = {
     "overdamped Langevin": lambda: overdamped(1),
     "overdamped with a metric": lambda: overdamped(1 + theta**2 / (1 + theta**2)),
@@ -391,6 +406,7 @@ RIGHT = {
         {(x, heading): sin(heading), (y, heading): -cos(heading)},
         target=(x, y),
     ),
+    "Riemannian Langevin in two coordinates": riemannian,
     "an open metric": lambda: overdamped(function("G", theta, sign="positive")),
     "a mass per site": lambda: underdamped(U + total(p**2 / positive("m", default=1.0, per=theta)) / 2),
     "magnetic motion": lambda: recipe(

@@ -18,6 +18,7 @@ from recipe import (
     total,
     vector,
 )
+from recipe.algebra import vanishes
 from recipe.certificate import Finding
 from samplers import SGHMC, SGNHT, catalogue, sample
 
@@ -129,6 +130,20 @@ def test_sums_over_sites_are_no_independent_numbers():
     spread = total(theta**2) / n - (total(theta) / n) ** 2
     recipe = Recipe(name="mean-field", state=(theta,), H=U, D={theta: spread}, scheme="Euler")
     assert finding(recipe, "definite").verdict == "checked" and recipe.check().exact
+
+
+def test_paths_out_of_the_range_of_floats_leave_open_whether_noise_reaches():
+    x, y = scalar("x"), scalar("y")
+    D = {x: (1 + x**2 + y**2 + x * y**3) ** 8 + 1, y: (1 + x * y + x**2) ** 12}
+    recipe = Recipe(name="steep", state=(x, y), target=(x, y), H=potential(x, y), D=D, scheme="Euler")
+    assert finding(recipe, "reached").verdict == "open"
+
+
+def test_a_formula_too_long_for_a_proof_is_checked_at_random_states():
+    x, y = scalar("x"), scalar("y")
+    power = (1 + x + y + total(1) * x * y) ** 90
+    assert vanishes(power * (1 + x) - power - power * x) == "numeric"
+    assert vanishes(power * (1 + x) - power - power * y) is None
 
 
 def test_a_certificate_names_what_is_open():

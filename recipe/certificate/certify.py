@@ -193,6 +193,8 @@ def _reached(case: Case) -> tuple[str, str]:
     moving = [z for z, domain in explicit.domains.items() if not domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving])
+    if number < 0:
+        return "not decided: paths run out of the range of floats", "open"
     if number < len(moving):
         still = [b.domain.is_discrete for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])

@@ -8,10 +8,11 @@ from itertools import combinations
 
 from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
 
-from ..algebra import entries, random_value
+from ..algebra import entries
 from ..arrays import of_arrays
 from ..declared import temperature
 from ..dynamics import Dynamics
+from ..random_points import random_value
 from ..symbols import OPAQUE, Total, masked
 from .explicit import written_out
 

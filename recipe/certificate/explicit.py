@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Mul, Rational, S, Symbol, cos, diff, pi, sin, tanh
 from sympy.core.function import AppliedUndef
 
-from ..algebra import entries, random_value
+from ..algebra import entries
 from ..arrays import of_arrays
 from ..bound import Bound
 from ..calculus import derivative
@@ -22,6 +22,7 @@ from ..declared import Adapted, Block, temperature
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..operators import Applied, fields_of, is_operator, operators_of, parts
+from ..random_points import random_value
 from ..symbols import OPAQUE, Partial, Potential, Total
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for

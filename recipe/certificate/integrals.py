@@ -8,13 +8,15 @@ import random
 
 from sympy import Add, Expr, Rational, S, Symbol
 
-from ..algebra import at_one_site, integrands, random_value, vanishes
+from ..algebra import at_one_site, integrands, vanishes
 from ..arrays import of_arrays
+from ..calculus import derivative, expanded
 from ..declared import Block, temperature
 from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
 from ..marginal import Gaussian, eliminate_gaussians
+from ..random_points import random_value
 from ..results import Finding
 from ..symbols import OPAQUE, Total, masked
 from . import tails
@@ -114,9 +116,10 @@ def marginal(case: Case) -> Answer:
         question = f"the marginal of {names} is exp(-H) integrated"
         return question, f"energy {rest}", "open" if others else "proved"
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
-    surplus = (rest - energy).expand()
-    answer, verdict = _surplus(recipe, others, surplus, at_temperature)
-    if verdict in ("proved", "checked"):
+    surplus = expanded(rest - energy)
+    at_every_temperature = _constant(recipe, surplus)
+    answer, verdict = at_every_temperature or _surplus(recipe, others, surplus, at_temperature)
+    if verdict in ("proved", "checked") and not at_every_temperature:
         elsewhere = next((T for T in TEMPERATURES if _surplus(recipe, others, surplus, T)[1] == "failed"), None)
         if elsewhere is not None:
             answer += f", at temperature {at_temperature:g} alone: multiply logs of masses in H by recipe.temperature"
@@ -130,14 +133,12 @@ def is_of_one_temperature(answer: str) -> bool:
 
 def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperature: float) -> tuple[str, str]:
     """The answer and verdict whether H less the target's energy integrates to a constant over the other blocks."""
-    constant = ("the auxiliary blocks integrate to a constant", "proved")
-    surplus = surplus.xreplace({temperature: Rational(repr(float(at_temperature)))}).expand()
-    coupled = Add(*(t for t in Add.make_args(surplus) if any(t.has(b) for b in recipe.targets)))
-    if coupled == 0:
+    surplus = expanded(surplus.xreplace({temperature: Rational(repr(float(at_temperature)))}))
+    constant = _constant(recipe, surplus)
+    if constant:
         return constant
+    coupled = Add(*(t for t in Add.make_args(surplus) if any(t.has(b) for b in recipe.targets)))
     if not others:
-        if all(vanishes(surplus.diff(b)) for b in recipe.targets):
-            return constant
         power = "" if at_temperature == 1 else f"/{at_temperature:g}"
         return f"exp(-U{power}) is multiplied by exp(-({coupled}){power})", "failed"
     if len(others) > 1 or not _is_by_site(recipe, others[0], surplus):
@@ -147,6 +148,15 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
         return f"by quadrature over {others[0]}", "checked"
     names = ", ".join(b.name for b in recipe.targets)
     return f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}", "failed"
+
+
+def _constant(recipe: Dynamics, surplus: Expr) -> tuple[str, str] | None:
+    """The answer and verdict for an H that differs from the target's energy by what reads no target; None if one is."""
+    grades = {vanishes(derivative(surplus, b)) for b in recipe.targets}
+    if None in grades:
+        return None
+    at = " at random states" if "numeric" in grades else ""
+    return f"the auxiliary blocks integrate to a constant{at}", "checked" if at else "proved"
 
 
 def _is_by_site(recipe: Dynamics, b: Block, surplus: Expr) -> bool:

@@ -12,9 +12,10 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from sympy import Abs, Max, Min, Rational, Symbol, expand, sqrt
+from sympy import Abs, Max, Min, Rational, Symbol, sqrt
 
 from ..algebra import at_one_site
+from ..calculus import expanded
 from ..declared import Block
 from ..dynamics import Dynamics
 from .explicit import SEED, Explicit, draws_inside
@@ -48,7 +49,7 @@ def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block
     if not all(at_one_site(f).is_polynomial(source) for f in slopes.values()):
         return None
     for _ in range(4):
-        slopes = {b: expand(f.diff(source)) for b, f in slopes.items()}
+        slopes = {b: expanded(f.diff(source)) for b, f in slopes.items()}
         moved = [b for b, f in slopes.items() if f != 0]
         if len(moved) == 1 and (source.is_vector or not moved[0].is_vector):
             slope = slopes[moved[0]]
@@ -171,14 +172,15 @@ def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callab
     """The endpoints of paths under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
     steps = max(2, math.ceil(length / len(controls) / STEP))
     dt = length / (len(controls) * steps)
-    for u in controls:
+    with np.errstate(all="ignore"):
+        for u in controls:
 
-        def velocity(x: np.ndarray, u: np.ndarray = u) -> np.ndarray:
-            return field(x) + np.einsum("ijn,jn->in", columns(x), u)
+            def velocity(x: np.ndarray, u: np.ndarray = u) -> np.ndarray:
+                return field(x) + np.einsum("ijn,jn->in", columns(x), u)
 
-        for _ in range(steps):
-            z = _runge_kutta(velocity, z, dt)
-    return z
+            for _ in range(steps):
+                z = _runge_kutta(velocity, z, dt)
+        return z
 
 
 def _runge_kutta(velocity: Callable, z: np.ndarray, dt: float) -> np.ndarray:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Add, Expr, Symbol, sring
+from sympy import Add, Expr, Function, Symbol, sring
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
+from ..calculus import is_short
 from ..declared import signs_of
 from ..derive import terms
 from ..domains import Domain
@@ -115,6 +116,9 @@ def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None
     """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None if H is not one."""
     if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
         return None
+    if not all(map(is_short, Add.make_args(H))):
+        return None
+    H = H.evalf() if H.has(Function) else H
     polynomial = sring(H, *domains)[1]  # sparse: a dense one of n coordinates takes n^3 operations
     coefficients = {powers: polynomial.ring.domain.to_sympy(c) for powers, c in polynomial.terms()}
     if any(sum(powers) > 2 or c.free_symbols for powers, c in coefficients.items()):
