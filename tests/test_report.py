@@ -229,6 +229,8 @@ def test_momenta_are_averaged_over_the_run_and_not_looked_at_once():
     numbers = draws.info["averages"]["kinetic_temperature"]["p"]
     assert numbers["value"] == pytest.approx(float(p.square().mean()), rel=1e-6)
     assert 0.01 < numbers["error"] < 0.1 and 0 < numbers["kick"] < 0.2
+    accepted = sampled("hmc", lambda x: (x**2).sum() / 2, step_size=1.0, steps=100)
+    assert accepted.info["averages"]["kinetic_temperature"]["p"]["kick"] == 0  # it leaves N(0, T) as it is
     hot = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=200, temperature=lambda k: 1 + k)
     assert "averages" not in hot.info
     at_three = sampled(SGHMC, GAUSSIAN, step_size=0.1, steps=2000, temperature=3.0)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from integrators.auxiliary import masses
+from integrators.metropolis import MetropolisedStep
 
 from ..results.averages import agreements_of, average_of
 from ..results.statistics import LEAST
@@ -34,6 +35,7 @@ class Gauges:
         self.temperature = plan.kept_temperature
         self.masses = masses(recipe, parameters, still) if self.temperature > 0 else {}
         self.thermostats = [b.name for b in recipe.thermostats if b.name not in still]
+        self.is_exact = isinstance(plan.step, MetropolisedStep)
         self.step_size = kept[-1].step_size(kept[-1].steps - 1)
         looks = max(LEAST, min(LOOKS, NUMBERS // len(like)))
         self.every = max(1, -(-plan.draws // looks))
@@ -85,9 +87,12 @@ class Gauges:
         return account
 
     def _kick(self, chains: Chains, mass: Any) -> float:
-        """The mean of (h/2)^2 g^2/m, which the half kick at the end of a step with gradient g adds to p^2/m."""
+        """The mean of (h/2)^2 g^2/m, which the half kick at the end of a step with gradient g adds to p^2/m.
+
+        Steps that are accepted or rejected leave the law of p as it is.
+        """
         gradient = chains.state.get("gradient")
-        if not torch.is_tensor(gradient):
+        if self.is_exact or not torch.is_tensor(gradient):
             return 0.0
         kick = gradient[chains.alive].to(torch.float64).square() * (self.step_size**2 / 4)
         return float((kick / mass).mean())
