@@ -12,7 +12,7 @@ from sympy.core.function import AppliedUndef
 from .algebra import with_short_logs
 from .arguments import text
 from .declared import allows, num_data, positive, step_size
-from .display import as_latex, as_text
+from .display import as_latex, as_text, typeset
 from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
@@ -238,6 +238,10 @@ class Recipe(Dynamics):
     def latex(self) -> str:
         """H, D, Q, Gamma and the SDE as a LaTeX aligned environment."""
         return as_latex(self)
+
+    def typeset(self) -> str:
+        """H and the rows of the SDE as equations of several lines, for a terminal."""
+        return typeset(self)
 
     def _repr_latex_(self):
         return f"$${self.latex()}$$"

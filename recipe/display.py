@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sympy import Expr, ImmutableMatrix, S, latex, sqrt
 from sympy.printing.pretty.pretty import PrettyPrinter
-from sympy.printing.pretty.pretty_symbology import pretty_symbol
+from sympy.printing.pretty.pretty_symbology import pretty_symbol, pretty_use_unicode
 from sympy.printing.pretty.stringpict import prettyForm
 
 from .algebra import entries as nonzero
@@ -161,7 +161,14 @@ def typeset(recipe: Dynamics) -> str:
     <BLANKLINE>
     dθ = -∇U dt + √2 dW_θ
     """
-    printer = _Typesetter({"use_unicode": True, "wrap_line": False})
+    before = pretty_use_unicode(True)  # sympy asks whether stdout is a terminal that has it
+    try:
+        return _typeset(recipe, _Typesetter({"wrap_line": False}))
+    finally:
+        pretty_use_unicode(before)
+
+
+def _typeset(recipe: Dynamics, printer: _Typesetter) -> str:
     rows = {"H": printer._print(recipe.H)}
     rows |= {f"d{pretty_symbol(b.name)}": _typeset_row(recipe, i, printer) for i, b in enumerate(recipe.state)}
     texts = [str(recipe.H), *(right for _, right in equations(recipe))]

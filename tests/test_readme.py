@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from covering import covering
+from shown import agree, run
 
 import integrators
 import samplers
@@ -37,18 +38,25 @@ def commands(pages, first):
     return [line for line in lines if line.startswith(f"{first} ")]
 
 
-def run(page):
-    """The namespace after the Python blocks of a page, one after the other, in the folder where the test stands."""
-    namespace = {}
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), namespace)
-    return namespace
-
-
-def test_python_blocks_run_one_after_the_other(capsys, tmp_path, monkeypatch):
+@pytest.mark.stated_seed
+def test_blocks_of_the_readme_print_what_it_shows(tmp_path, monkeypatch):
+    """`python tests/shown.py README.md` writes the outputs anew."""
     monkeypatch.chdir(tmp_path)
-    run(README)
-    assert "certificate of nose-hoover-langevin: ok" in capsys.readouterr().out
+    _, outputs = run(README)
+    assert len(outputs) == 2 and all(agree(*each) for each in outputs), outputs
+
+
+@pytest.mark.parametrize(
+    "printed, same",
+    [
+        ("sd 0.98 +- 0.02, ok", True),
+        ("sd  0.98 +- 0.02, ok", True),
+        ("sd 2.1 +- 0.02, ok", False),
+        ("sd 1, bad", False),
+    ],
+)
+def test_an_output_that_is_shown_is_compared_by_its_words_and_the_size_of_its_numbers(printed, same):
+    assert agree("sd 1.01 +- 0.03, ok", printed) == same
 
 
 OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
@@ -59,7 +67,9 @@ OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
 def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
     """And the steps of what is declared there are those of its formulas."""
     monkeypatch.chdir(tmp_path)
-    for recipe in own_recipes(run(page)):
+    namespace, outputs = run(page)
+    assert all(agree(*each) for each in outputs)
+    for recipe in own_recipes(namespace):
         assert_declared(recipe, "differential")
 
 
@@ -67,7 +77,7 @@ def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monk
 @pytest.mark.filterwarnings("ignore:.*left out|.*the formulas read U itself")
 def test_every_recipe_of_the_guide_to_declaring_passes_every_layer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recipes = own_recipes(run(GUIDE / "declaring.md"))
+    recipes = own_recipes(run(GUIDE / "declaring.md")[0])
     assert len(recipes) >= 20
     for recipe in recipes:
         assert_declared(recipe, [*LAYERS])
@@ -100,7 +110,7 @@ def test_blocks_of_long_pages_run_with_settings_that_are_not_tuned(page, tmp_pat
     monkeypatch.setattr("samplers.tuning.automatic.tune", untuned)
     monkeypatch.setattr(samplers.Draws, "accuracy", lambda draws: accuracy(draws, chains=8, steps=40))
     monkeypatch.chdir(tmp_path)
-    namespace = run(page)
+    namespace, _ = run(page)
     if page.stem == "sampling":
         assert namespace["fit"].count == namespace["draws"]["theta"].shape[:2].numel() == 4 * 400
 

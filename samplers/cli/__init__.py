@@ -9,9 +9,9 @@ import sys
 INTRODUCTION = """\
 Samplers from three formulas, with the proof of their law.
 
-  recipe show sghmc                        a stock sampler: equations, certificate, step
-  recipe sample hmc --energy banana --tune draws, their summary and their report
-  recipe audit theirs.py:run               the law of somebody else's sampler
+  recipe show sghmc                          a stock sampler: equations, certificate, step
+  recipe sample hmc --energy gaussian --tune  draws, their summary and their report
+  recipe audit theirs.py:run                 the law of somebody else's sampler
 
 recipe list names the stock samplers, recipe --help all commands.
 """

@@ -9,7 +9,6 @@ from typing import Any
 import integrators
 from integrators.relaxation import relaxation_steps
 from recipe import Energy, Recipe
-from recipe.display import typeset
 from recipe.errors import RecipeError, did_you_mean
 from recipe.results import aligned
 
@@ -72,7 +71,7 @@ def show(name: str, work: bool = False) -> Answer:
         data |= {"step": None, "missing": str(error)}
         texts = [f"no step: {error}"]
     data["relaxation"], relaxation = _relaxation(recipe)
-    return Answer(data, "\n\n".join([str(recipe), typeset(recipe), str(certificate), *relaxation, *texts]))
+    return Answer(data, "\n\n".join([str(recipe), recipe.typeset(), str(certificate), *relaxation, *texts]))
 
 
 def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]:
