@@ -17,7 +17,6 @@ from integrators.requirements import check_one_potential
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
-from ..target.foreign import Foreign
 from ..target.layout import position_of
 from ..target.potential import VALUE
 from .chains import Chains, without_prefix
@@ -246,8 +245,6 @@ def side_by_side(
     ladder: Ladder, plans: Sequence[Plan], start: Blocks, inputs: Inputs, keep: Sequence[str], backend: str, where: str
 ) -> tuple[Rungs, SideBySide, str]:
     """The chains of all temperatures at their start, their kernel, and the reason for the first rung's kernel."""
-    if isinstance(inputs.target.whole, Foreign):
-        inputs.target.whole.check_value(where, "an exchange compares values of U")
     states: list[Blocks] = []
     kernels: list[tuple[Kernel, str]] = []
     for r, (plan, T) in enumerate(zip(plans, ladder.temperatures)):

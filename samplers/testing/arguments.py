@@ -224,7 +224,7 @@ def derivatives_of_a_site(blocks: Sequence[Block], U: Expr) -> dict[str, Callabl
     >>> fields = derivatives_of_a_site((w, s), w**2 * s)
     >>> at = {"w": torch.ones(1, 3), "s": torch.full((1,), 2.0)}
     >>> fields["value"](at), fields["gradient"](at)["w"], fields["gradient"](at)["s"]
-    (tensor([6.], dtype=torch.float64), tensor([[4., 4., 4.]], dtype=torch.float64), tensor([3.], dtype=torch.float64))
+    (tensor([6.]), tensor([[4., 4., 4.]]), tensor([3.]))
     """
 
     def of_chains(formulas: Sequence[Expr], kinds: Sequence[bool]) -> Callable[[Mapping[str, Any]], list]:
