@@ -264,7 +264,8 @@ def test_a_wrong_work_breaks_the_identity_or_the_law(mistake, monkeypatch):
 
 
 # what somebody may write and still have the law: another proposal, as long as it is the one that is judged
-HARMLESS = {
+HARMLESS = (
+    "the mass forgotten: drift_",  # which keeps volumes and has a reverse, for any mass
     "a gradient that counts twice",
     "a gradient from the start of the step",
     "no limit of a flow",
@@ -272,7 +273,7 @@ HARMLESS = {
     "noise shared by the sites",
     "a term of the wrong sign",  # of a noise, which is symmetric
     "a motion left out",  # of a momentum's noise, and the guard of a work that overflows
-}
+)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_the_layer_of_the_work_kills_what_breaks_the_law_of_an_accepted_step(nam
         if all(r.ok for r in LAYERS["work"](mutant)):
             alive.append(mistake)
     assert len(alive) < len(mistakes) / 3
-    assert {mistake.split(":")[0] for mistake in alive} <= HARMLESS
+    assert [mistake for mistake in alive if not mistake.startswith(HARMLESS)] == []
 
 
 def test_a_word_that_is_not_reversed_breaks_the_law(monkeypatch):

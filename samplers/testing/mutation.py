@@ -139,7 +139,7 @@ SUBSTITUTIONS = {
     "noise of half the variance": (r"sqrt\(2\*", "sqrt("),
     "no limit of a flow: phi1 = 1": (r"phi1\([^()]*\)", "1.0"),
     "the temperature forgotten": (r"\btemperature\b", "1.0"),
-    "the mass forgotten": (r"(?<=[/*(])m\b", "1.0"),
+    "the mass forgotten": (r"(?<=[/*(])m\b", "m**0"),
     "a gradient that counts twice": (r"gradient\(theta\)", "2*gradient(theta)"),
     "a gradient from the start of the step": (r"gradient\(theta\)", 'gradient(state["theta"])'),
     "noise shared by the chains": (r'noise\["(\w+)"\]', r'noise["\1"][:1].expand_as(noise["\1"])'),
