@@ -44,7 +44,7 @@ class Shift:
         manual_seed, default_rng, words = torch.manual_seed, np.random.default_rng, integrators.noise._words
         torch.manual_seed = torch.random.manual_seed = lambda seed: manual_seed(shifted(seed))
         np.random.default_rng = lambda seed=None: default_rng(shifted(seed))
-        integrators.noise._words = lambda seed, *given: words(shifted(seed), *given)
+        integrators.noise._words = lambda seed, *where, **at: words(shifted(seed), *where, **at)
         self._of_kernels()
 
     def _of_kernels(self):
