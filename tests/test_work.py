@@ -60,7 +60,7 @@ CASES = {
     "Langevin, no palindrome": (UnderdampedLangevin, "A B O", 0.7, {"m": MASS}, 1),
     "Langevin, friction inside and outside": (UnderdampedLangevin, "O B A O A B O", 0.7, {"m": MASS}, 1),
     "Langevin, force with friction": (UnderdampedLangevin, "F A", 0.5, {"m": MASS}, 1),
-    "SGHMC, force with friction by Euler": (SGHMC, "A G", 0.4, {"C": 1.0, "m": MASS}, 1),
+    "SGHMC, force with friction by Euler": (SGHMC, "A G", 0.5, {"C": 1.0, "m": MASS}, 1),
     "HMC, randomised": (RandomisedHMC, None, 0.9, {"m": MASS}, 1),
     "HMC": (HMC, None, 0.6, {"m": MASS}, 4),
     "SGNHT": (SGNHT, "B A' O A' B", 0.8, {"A": 1.0}, 1),
@@ -294,7 +294,7 @@ def test_the_layer_of_the_work_kills_what_breaks_the_law_of_an_accepted_step(nam
 def test_a_word_that_is_not_reversed_breaks_the_law(monkeypatch):
     monkeypatch.setattr(type(integrators.compile(SGLD).scheme), "is_palindrome", True)
     name = "SGNHT, no palindrome"
-    assert not accounts(name, made(name), share=0.5).averages_to_one
+    assert not accounts(name, made(name), share=0.3).averages_to_one  # at larger steps by rare weights
 
 
 def test_chains_that_all_start_forwards_do_not_have_the_law():
