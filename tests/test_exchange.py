@@ -1,5 +1,6 @@
 """Replica exchange: a swap leaves the joint law of two temperatures as it is; runs cross what one chain does not."""
 
+from dataclasses import replace
 from functools import cached_property
 
 import pytest
@@ -244,6 +245,14 @@ def test_every_backend_and_form_of_the_energy_gives_the_same_draws():
     for other in draws[1:]:
         torch.testing.assert_close(draws[0]["theta"], other["theta"], rtol=1e-6, atol=1e-6)
         assert other.info["swaps"] == draws[0].info["swaps"] and min(other.info["swaps"]) > 0
+
+
+def test_attempts_of_a_run_share_one_compiled_exchange(monkeypatch):
+    compiled, seen = exchange._compiled, []
+    monkeypatch.setattr(exchange, "_compiled", lambda recipe, flows: seen.append([*flows]) or compiled(recipe, flows))
+    run = dict(LEFT, steps=20, chains=2, temperature=samplers.Ladder(1, 2, 4, swap_every=1))
+    samplers.sample(replace(UnderdampedLangevin, name="swapped"), WELLS, **run)
+    assert seen == [["p"], ["value_of_H"]]
 
 
 def test_energies_on_all_data_and_those_of_explicit_coordinates_exchange():

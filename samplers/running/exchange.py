@@ -6,6 +6,7 @@ next rung attempt to swap states. Chains at high temperatures cross barriers; th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from integrators import noise, streams
 from integrators.exchange import Exchange
 from integrators.requirements import check_one_potential
+from recipe import Recipe
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
@@ -201,7 +203,7 @@ class Swaps:
     def act(self, chains: Chains, stage: Stage, number: int) -> None:
         """Attempt one swap for each pair of neighbours."""
         assert isinstance(chains, Rungs)
-        self._exchange(chains, Exchange(stage.step.recipe, stage.step.frozen), number - 1)
+        self._exchange(chains, _exchange_of(stage.step.recipe, stage.step.frozen), number - 1)
 
     @torch.no_grad()
     def _exchange(self, rungs: Rungs, exchange: Exchange, number: int) -> None:
@@ -253,6 +255,12 @@ def side_by_side(
         kernels.append(kernel_for(plan, states[-1], own, () if r else keep, backend))
     kernel = SideBySide([kernel for kernel, _ in kernels], ladder.temperatures)
     return Rungs(ladder, plans[0], states, where), kernel, kernels[0][1]
+
+
+@lru_cache(maxsize=4)
+def _exchange_of(recipe: Recipe, frozen: tuple[str, ...]) -> Exchange:
+    """The exchange of chains of a recipe, compiled once for all attempts."""
+    return Exchange(recipe, frozen)
 
 
 def _at(stage: Stage, temperature: float) -> Stage:
