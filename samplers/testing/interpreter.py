@@ -142,10 +142,10 @@ def _evaluate(e, again, full, sizes):
 
 
 def _applied(matrix, x):
-    """The product of a matrix, common or one for each chain, or of a number, with the sites of every chain."""
+    """The product of a matrix, common or one for each chain, or of a number (1, 1), with the sites of every chain."""
     if matrix.ndim == 3:
         return np.einsum("cij,cj->ci", matrix, x)
-    return x @ matrix.T if matrix.ndim else matrix * x
+    return matrix.item() * x if matrix.size == 1 else x @ matrix.T
 
 
 def matrix_of(F: Any, value: Callable) -> np.ndarray:
