@@ -13,6 +13,7 @@ import torch
 from covering import slow
 from idx_files import idx
 
+import samplers
 from recipe.errors import RecipeError
 
 pytestmark = pytest.mark.usefixtures("papers")
@@ -81,7 +82,8 @@ def test_the_posterior_of_few_data_is_found_by_hmc_and_by_both_samplers(study, t
     (tmp_path / "logistic").mkdir()
     numpy.savez(tmp_path / "logistic" / "australian.npz", X=x, y=x[:, 0] + random.normal(size=60) > 0)
     study.data = tmp_path
-    settings = {"init": torch.zeros(2, dtype=torch.float64), "chains": 20, "step_size": 0.15, "repeat": 5}
+    settings = {"init": torch.zeros(2, dtype=torch.float64), "chains": 20, "step_size": 0.15}
+    settings["metropolis"] = samplers.Metropolis(repeat=5)
     monkeypatch.setattr(example.samplers, "tune", lambda *_, **__: SimpleNamespace(arguments=settings))  # takes long
     result = study.result(example.truth, chains=20, steps=200)
     assert result["size"] > 400
