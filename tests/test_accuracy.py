@@ -242,6 +242,20 @@ def test_both_biases_are_those_of_the_closed_form(noisy):
     assert "bias of the minibatch noise is the largest" in result.verdict and "larger batches" in result.verdict
 
 
+def test_the_error_of_a_bias_holds_what_the_extrapolation_leaves_out():
+    """SGLD on normals of curvature k has the variance 1/(k (1 - h k/2)), up to twice that of its target here."""
+    h, k = 0.2, torch.tensor([1.0, 3.0, 5.0], dtype=torch.float64)
+    run = dict(init=torch.zeros_like(k), step_size=h, steps=500, warmup=50, chains=8, progress=False)
+    draws = samplers.sample(samplers.SGLD, lambda x: (k * x * x).sum() / 2, **run)
+    result = draws.accuracy(chains=4000, steps=60)
+    exact = 1 / (k * (1 - h * k / 2)) - 1 / k
+    (_, _, variance), coarse = result.pairs.biases("theta", 1)["step"], result.pairs.moments["coarse"]["theta"]
+    assert ((variance.value - exact).abs() < 3 * variance.error).all() and (variance.error < 0.4 * exact).all()
+    leading = 2 * coarse.less(result.pairs.moments["fine"]["theta"])[1]
+    error = leading.std(0) / len(leading) ** 0.5
+    assert ((leading.mean(0) - exact) / error)[1:].min() > 8  # so far off is what was stated of h and h/2
+
+
 def test_a_budget_for_the_noise_takes_its_bias_off():
     """SGHMC with B = h V_g/2: the law is right, where without it the variance would be half as large again."""
     data = NUMBERS[:SUM]

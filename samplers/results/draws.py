@@ -254,12 +254,13 @@ class Draws(Mapping):
     def accuracy(self, *, chains: int | None = None, steps: int | None = None, progress: bool = True) -> Accuracy:
         """The errors of the mean and the sd of every coordinate of the target, and what to change: `print` it.
 
-        Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: pairs of
-        chains at h and h/2 from common starts and noise, extrapolated by the order p of the step for the target,
+        Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: chains at h,
+        h/2 and h/4 from common starts and noise, extrapolated by the order p of the step for the target,
 
-            bias_h = (E_h - E_{h/2}) 2^p/(2^p - 1),
+            bias_h = E_h - E_{h/2} + c (E_{h/2} - E_{h/4}),  c = 2^p/(2^p - 1),
 
-        leading order in h. Bias of the noise of minibatches: pairs of chains with a batch each, beside a chain with
+        whose error has the distance from c (E_h - E_{h/2}) in it; on minibatches it is this, to leading order in h,
+        without that distance. Bias of the noise of minibatches: pairs of chains with a batch each, beside a chain with
         both batches, in which the covariance V_g of the gradient is half as large, to leading order in h V_g,
 
             bias = 2 (E_V - E_{V/2}).

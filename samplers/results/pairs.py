@@ -32,27 +32,35 @@ class Moments:
         """The standard errors of mean and variance."""
         return _error(self.first), _error(self.second - 2 * self.mean * self.first)
 
-    def less(self, other: "Moments", factor: float = 1.0) -> tuple["Excess", "Excess"]:
-        """The differences of mean and variance to those of paired chains, times a factor.
+    def less(self, other: "Moments") -> tuple[torch.Tensor, torch.Tensor]:
+        """Differences to paired chains, `(chains, *shape)`, whose means are those of the mean and of the variance.
 
         Var - Var' is the mean of s - s' - (m + m') (f - f'), with f, s the averages of a chain and m the mean of f.
 
         >>> one = Moments(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 10.0]))
-        >>> [float(excess.value) for excess in one.less(Moments(torch.zeros(2), torch.ones(2)))]
+        >>> [float(x.mean()) for x in one.less(Moments(torch.zeros(2), torch.ones(2)))]
         [2.0, 1.0]
         """
         shift = self.first - other.first
-        spread = self.second - other.second - (self.mean + other.mean) * shift
-        mean, variance = (Excess(factor * x.mean(0), factor * _error(x)) for x in (shift, spread))
-        return mean, variance
+        return shift, self.second - other.second - (self.mean + other.mean) * shift
 
 
 @dataclass(frozen=True)
 class Excess:
-    """The difference of a statistic to that of paired chains, with its standard error."""
+    """The bias of a statistic, with its standard error."""
 
     value: torch.Tensor
     error: torch.Tensor
+
+    @classmethod
+    def of(cls, differences: torch.Tensor, other: torch.Tensor | None = None) -> "Excess":
+        """The mean of differences `(chains, *shape)`; the error has the distance from an `other` estimate in it."""
+        value, error = differences.mean(0), _error(differences)
+        if other is None:
+            return cls(value, error)
+        apart = differences - other
+        beyond = (apart.mean(0).square() - _error(apart).square()).clamp(min=0)
+        return cls(value, (error.square() + beyond).sqrt())
 
 
 def _error(of_chains: torch.Tensor) -> torch.Tensor:
@@ -64,9 +72,9 @@ class Pairs:
     """Moments of chains that share their start and their noise, `number` of each kind, over `steps` after `warmup`.
 
     `moments`: by kind and by name, about the `centre`. Chains of the kind "coarse" have the run's step size, "fine"
-    ones half of it; a step of "coarse" takes the mean of two minibatches, where "one" and "other" take one of them
-    each. Kinds for biases that a run does not have are absent. `settled`: whether both halves of the steps agree;
-    `lost`: the number of pairs with a chain that left the finite numbers.
+    ones half of it, "finest" ones a quarter; a step of "coarse" takes the mean of two minibatches, where "one" and
+    "other" take one of them each. Kinds for biases that a run does not have are absent. `settled`: whether both halves
+    of the steps agree; `lost`: the number of pairs with a chain that left the finite numbers.
     """
 
     number: int
@@ -91,15 +99,25 @@ class Pairs:
     def biases(self, name: str, order: int | None) -> dict[str, tuple[Moments, Excess, Excess]]:
         """The biases of mean and variance of the step, and of the minibatches, with the moments that have them.
 
-        (E_h - E_{h/2}) 2^p/(2^p - 1) for a step of order p, and 2 (E_V - E_{V/2}) for a gradient of covariance V.
+        With c = 2^p/(2^p - 1) for a step of order p, E_h - E_{h/2} + c (E_{h/2} - E_{h/4}), whose error has the
+        distance from c (E_h - E_{h/2}) in it; or this where there is no "finest". For a gradient of covariance V,
+        2 (E_V - E_{V/2}).
         """
         biases = {}
         coarse = self.moments["coarse"][name]
         if "fine" in self.moments and order is not None:
-            extrapolation = 2**order / (2**order - 1)
-            biases["step"] = (coarse, *coarse.less(self.moments["fine"][name], extrapolation))
+            c = 2**order / (2**order - 1)
+            fine = self.moments["fine"][name]
+            first = coarse.less(fine)
+            mean, variance = (Excess.of(c * x) for x in first)
+            if "finest" in self.moments:
+                second = fine.less(self.moments["finest"][name])
+                mean, variance = (Excess.of(x + c * y, c * x) for x, y in zip(first, second))
+            biases["step"] = coarse, mean, variance
         if "one" in self.moments:
-            biases["minibatches"] = (self.of_run(name), *self.of_run(name).less(coarse, 2.0))
+            law = self.of_run(name)
+            mean, variance = (Excess.of(2 * x) for x in law.less(coarse))
+            biases["minibatches"] = law, mean, variance
         return biases
 
 

@@ -1,6 +1,6 @@
-"""A run repeated in pairs of chains, which differ in the step size or in the noise of minibatches by a factor 2."""
+"""A run repeated in groups of chains, which differ in the step size or in the noise of minibatches by factors of 2."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from .stepwise import StepCall
 from .watching import Bar
 
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
+NUMBER = {"coarse": 1, "fine": 2, "finest": 4}  # steps in the time h
 
 Blocks = dict[str, torch.Tensor]
 
@@ -245,16 +246,17 @@ class PairedRun:
         Until the averages have settled, and within `most` steps, all steps so far become warmup and as many follow.
         `progress` shows a bar.
 
-        A coarse step has the noise and the batches of two fine steps: normals (x + x')/sqrt 2, and the mean of the two
-        gradients. Coarse and fine chains have the same noise of minibatches in a unit of time, half of the run's, and
-        differ by the step alone.
+        A step has the noise and the batches of its shorter steps: normals (x + x')/sqrt 2, and the mean of the
+        gradients. On minibatches there are steps of h and h/2, whose noise of minibatches in a unit of time is the
+        same, half of the run's; else of h/4 too.
         """
         start = self._start(draws, chain, draw)
         levels = self._levels(start)
-        numbers = PAIR[: 2 * (most + warmup + steps)]
+        shortest = 4 if "finest" in levels else 2
+        numbers = PAIR[: shortest * (most + warmup + steps)]
         reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
         with Bar(f"{self.recipe.name}, pairs", warmup + steps, shown=progress) as bar:
-            moves = self._moves(levels, zip(reads, reads, strict=True), bar)
+            moves = self._moves(levels, zip(*[reads] * shortest, strict=True), bar)
             for _ in range(warmup):
                 next(moves)
             while True:
@@ -293,7 +295,7 @@ class PairedRun:
             return Divergence(None, 0.0, reason=error.what)
 
     def _levels(self, start: Blocks) -> dict[str, Level]:
-        """The levels at their start, by kind: "coarse", "fine", "one" and "other"."""
+        """The levels at their start, by kind: "coarse", "fine", "finest", "one" and "other"."""
         own = self.stage.step
         quiet = own
         if self.has_batches and self._supplies():
@@ -305,6 +307,8 @@ class PairedRun:
             kinds["fine"] = (quiet, h / 2)
         if self.has_batches:
             kinds |= {"one": (own, h), "other": (own, h)}
+        elif self.order is not None:
+            kinds["finest"] = (quiet, h / 4)
         layout, T = self.inputs.layout, self.stage.temperature(0)
         centre = {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
         levels = {}
@@ -313,21 +317,26 @@ class PairedRun:
             levels[name] = Level(step, size, T, self.inputs, chains, centre)
         return levels
 
-    def _moves(self, levels: Mapping[str, Level], halves: Iterator[tuple[OfStep, OfStep]], bar: Bar) -> Iterator[None]:
-        """Makes one step of every level, two steps of "fine", at each iteration."""
-        kinds = self.stage.step.draws
-        for k, (a, b) in enumerate(halves):
-            noise = {name: _joined(kinds[name], x, b.noise[name]) for name, x in a.noise.items()}
-            both = (a, b) if self.has_batches else (a,)
-            levels["coarse"].move(k, noise, *both)
+    def _moves(self, levels: Mapping[str, Level], parts: Iterator[tuple[OfStep, ...]], bar: Bar) -> Iterator[None]:
+        """Makes one step of h at every level at each iteration, or the shorter steps of the same time."""
+        for k, part in enumerate(parts):
+            for name, number in NUMBER.items():
+                if name in levels:
+                    size = len(part) // number
+                    for i in range(number):
+                        own = part[i * size : (i + 1) * size]
+                        levels[name].move(number * k + i, self._noise(own), *(own if self.has_batches else own[:1]))
             if "one" in levels:
-                levels["one"].move(k, noise, a)
-                levels["other"].move(k, noise, b)
-            if "fine" in levels:
-                levels["fine"].move(2 * k, a.noise, a)
-                levels["fine"].move(2 * k + 1, b.noise, b)
+                noise = self._noise(part)
+                levels["one"].move(k, noise, part[0])
+                levels["other"].move(k, noise, part[1])
             bar.update()
             yield
+
+    def _noise(self, parts: Sequence[OfStep]) -> dict[str, Any]:
+        """The noise of a step from that of its shorter steps."""
+        kinds = self.stage.step.draws
+        return {name: _joined(kinds[name], [part.noise[name] for part in parts]) for name in parts[0].noise}
 
     def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
         alive = _alive(levels)
@@ -355,9 +364,9 @@ def _stacked(each: list[Blocks], name: str) -> torch.Tensor:
     return torch.stack([blocks[name].to(torch.float64) for blocks in each], 1)
 
 
-def _joined(kind: str, x: Any, y: Any) -> Any:
-    """The random number of a coarse step, from those of two fine steps: (x + y)/sqrt 2 for normals, else x."""
-    return (x + y) / 2**0.5 if kind == "normal" else x
+def _joined(kind: str, numbers: list[Any]) -> Any:
+    """The random number of a step, from those of n shorter steps: their sum over sqrt n for normals, else the first."""
+    return sum(numbers) / len(numbers) ** 0.5 if kind == "normal" else numbers[0]
 
 
 def _look(levels: Mapping[str, Level], moves: Iterator[None], steps: int) -> bool:
