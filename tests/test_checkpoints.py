@@ -79,7 +79,14 @@ CASES = {
         backend="cpp",
     ),
     "sweep": dict(
-        recipe=samplers.PSGLD, energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7, steps=50, backend="cpp"
+        recipe=samplers.PSGLD,
+        energy=by_hand,
+        init=torch.zeros(4),
+        data=data(),
+        batch_size=7,
+        steps=50,
+        step_size=1e-3,
+        backend="cpp",
     ),
     "torch": dict(
         recipe=samplers.UnderdampedLangevin,

@@ -11,6 +11,8 @@ from forked import on_ranks
 from recipe import RecipeError
 from samplers.files import storage
 
+pytestmark = pytest.mark.stated_seed  # of processes, which no shift reaches
+
 SCRIPT = Path(ranks.__file__)
 
 

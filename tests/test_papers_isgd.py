@@ -139,7 +139,8 @@ def test_letters_that_are_digits_are_as_uncertain_and_cannot_be_told(digits_for_
 
     result = isgd_lenet.run(digits_for_letters, method, seed=0, steps=4, draws=2, every=3, lr=0.01)
     assert result["H0"] == pytest.approx(result["H1"], rel=0.05 if method == "drop" else 1e-6)
-    assert result["auroc"] == pytest.approx(0.5, abs=0.1 if method == "drop" else 1e-9)
+    error = math.sqrt((40 + 40 + 1) / (12 * 40 * 40))  # of an AUROC of 40 and 40 images that are alike
+    assert result["auroc"] == pytest.approx(0.5, abs=4 * error if method == "drop" else 1e-9)
     assert result["draws"] == (1 if method == "baseline" else 2)
 
 

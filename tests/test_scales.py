@@ -11,7 +11,7 @@ from recipe import Energy, RecipeError
 from samplers import SGLD, AdaptiveSGHMC, Optimizer, UnderdampedLangevin
 
 QUIET = {"progress": False}
-ADAPTED = {"sghmc-adaptive": 0.01, "psgld": 1e-3, "psgld-same-step": 1e-3, "santa": 0.01, "isgd": 1.0}
+ADAPTED = {"sghmc-adaptive": 0.01, "psgld": 1e-3, "psgld-same-step": 1e-3, "santa": 0.01, "isgd": 0.5}
 
 
 def bowl(theta):

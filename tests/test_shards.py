@@ -10,6 +10,8 @@ from forked import on_ranks
 
 from samplers.files import storage
 
+pytestmark = pytest.mark.stated_seed  # of processes, which no shift reaches
+
 SCRIPT = Path(shards.__file__)
 ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps at most; 1e-6 is promised
 

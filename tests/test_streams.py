@@ -20,6 +20,8 @@ from integrators.streams import seed_of
 from samplers import SGHMC, SGLD, SGNHT, SWAG, Ensemble, Minibatches, Optimizer, UnderdampedLangevin
 from samplers.tuning.pilot import Pilot
 
+pytestmark = pytest.mark.stated_seed  # whose counters are read back with their keys
+
 SEED = 2**40 + 5
 SEEDS = {seed % 2**32: seed for seed in (0, *(seed_of(SEED, k) for k in range(9)))}  # 0: evidence tries its energies
 SITES = 3
