@@ -3,7 +3,7 @@
 Each entry makes its Recipe when it is called, since some are refused when they are declared.
 """
 
-from sympy import Abs, Matrix, Max, atan, cos, exp, log, pi, sin, sqrt, tan, tanh
+from sympy import Abs, Matrix, Max, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
 
 from recipe import (
     Energy,
@@ -24,6 +24,7 @@ from recipe import (
 theta, p, r, xi, eta = vector("theta"), vector("p"), vector("r"), scalar("xi"), scalar("eta")
 x, y, z, u, v = (scalar(name) for name in "xyzuv")
 rate, scale = vector("rate", domain="positive"), scalar("scale", domain="positive")
+rise, run = scalar("rise", domain="positive"), scalar("run", domain="positive")
 choice = vector("choice", domain="binary")
 share = vector("share", domain="fraction")
 hour, heading = vector("hour", domain=("periodic", 24)), scalar("heading", domain="periodic")
@@ -54,6 +55,25 @@ def two(D, H=None, Q=None, **more):
     """Two explicit coordinates, a target both."""
     H = potential(x, y) if H is None else H
     return recipe("two", (x, y), H, D, Q or {}, target=(x, y), scheme="Euler", **more)
+
+
+def momenta(H, **more):
+    """Two explicit coordinates with momenta."""
+    D, Q = {u: 1, v: 1}, {(x, u): -1, (y, v): -1}
+    return recipe("momenta", (x, y, u, v), H + (u**2 + v**2) / 2, D, Q, target=(x, y), **more)
+
+
+def simplex(factor):
+    """Two positive coordinates with a Dikin metric of their own ends, and a factor."""
+    D = {rise: rise**2 * factor, run: run**2 * factor}
+    return recipe("simplex", (rise, run), potential(rise, run), D, target=(rise, run), scheme="Euler")
+
+
+def dikin(*sides):
+    """Two explicit coordinates with the inverse of Dikin's metric of a polygon, of sides (a, b, c): ax + by + c > 0."""
+    normals = [(Matrix([a, b]), a * x + b * y + c) for a, b, c in sides]
+    metric = sum((n * n.T / distance**2 for n, distance in normals), Matrix.zeros(2, 2))
+    return two(metric.inv().applyfunc(cancel))
 
 
 def walled_two(D, Q=None):
@@ -178,6 +198,15 @@ BY_TOPIC = {
         "reach: no noise across a diagonal": lambda: two(
             Matrix([[1 + (x - y) ** 2, 1 - (x - y) ** 2], [1 - (x - y) ** 2, 1 + (x - y) ** 2]])
         ),
+        "reach: two charges of one line": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - 2 * log(Abs(x - y))),
+        "reach: a diagonal of infinite energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + 1 / (x - y) ** 2),
+        "reach: momenta before a diagonal of infinite energy": lambda: momenta((x**2 + y**2) / 2 - log(Abs(x - y)) / 2),
+        "reach: a barrier in every site": lambda: underdamped(total(theta**2 + 1 / theta**2 + p**2) / 2),
+        "reach: a level of U of infinite energy": lambda: overdamped(
+            1, U + 1 / (U - 1) ** 2, marginal=U + 1 / (U - 1) ** 2
+        ),
+        "reach: the side of a triangle beside positive coordinates": lambda: simplex((1 - rise - run) ** 2),
+        "reach: the metric of a triangle": lambda: dikin((2, 1, 2), (1, 3, 3), (-1, -1, 2)),
         "reach: a circle without noise": lambda: two(
             {x: (x**2 + y**2 - 1) ** 2, y: (x**2 + y**2 - 1) ** 2}, (x**2 + y**2) / 2
         ),
@@ -346,6 +375,11 @@ RIGHT = {
         {x: 1, y: 1}, x**2 * (1 + y**2) / 2 + log(1 + y**2) / 2
     ),
     "noise in one half of a bowl": lambda: half_noisy(x**2 / 2),
+    "two charges that pass each other": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - log(Abs(x - y)) / 2),
+    "a point of infinite energy in the plane": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - 2 * log(x**2 + y**2)),
+    "a diagonal of high energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + 9 / (1 + (x - y) ** 2)),
+    "momenta before a kink along a diagonal": lambda: momenta((x**2 + y**2) / 2 + 2 * Abs(x - y)),
+    "positive coordinates with noise past a line": lambda: simplex(1 + (1 - rise - run) ** 2),
     "noise along brackets": lambda: recipe(
         "heisenberg",
         (x, y, z),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
+from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
@@ -177,18 +178,26 @@ def _walled(case: Case) -> tuple[str, str] | None:
         if D.has(Total) and not ends.walls(case.explicit):
             return f"of one site {wall}; of more it may", "open"
         return f"{wall}: invariant, but not ergodic", "warning"
-    may_vanish = D.has(*case.recipe.state) and not D.has(AppliedUndef)
-    point = surfaces.wall(case.unlike) if may_vanish else None
-    if point is None:
+    surface = surfaces.wall(case.unlike)
+    if surface is None or (surface.is_of_noise and D.has(AppliedUndef)):
         return None
-    at = ", ".join(f"{z} = {x:.2g}" for z, x in point.items())
-    return f"no chain passes a surface through {at}, where D vanishes: invariant, but not ergodic", "warning"
+    wall = f"no chain passes {surface.in_words}"
+    if any(isinstance(jump, Swap) for jump in case.recipe.jumps.values()):
+        return f"{wall}: whether jumps pass it is not decided", "open"
+    if any(b.domain.wraps for b in case.recipe.state):
+        return f"{wall}: whether a chain goes around is not decided", "open"
+    formulas = entries(D).values() if surface.is_of_noise else [case.recipe.H]
+    if any(inner.has(Potential) for e in formulas for inner in e.atoms(Function, Pow)):
+        return f"{wall}, if U is such there", "open"
+    return f"{wall}: invariant, but not ergodic", "warning"
 
 
 def _reached(case: Case) -> tuple[str, str]:
     """Whether noise, drift and jumps reach every coordinate, by the form of the drift or by a rank."""
     if reach.is_reached_by_form(case.recipe):
-        return "through the drift, to all", "proved"
+        if smoothness.is_smooth(case.recipe.H):
+            return "through the drift, to all", "proved"
+        return "through the drift, to all: no wall is met on lines through random states", "checked"
     explicit = case.unlike
     moving = [z for z, domain in explicit.domains.items() if not domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]

@@ -70,7 +70,7 @@ def walls(explicit: Explicit) -> list[End]:
 
     A circle has walls if there are two: a chain goes around a single one.
     """
-    infinite = _may_make_infinite(explicit.H)
+    infinite = may_make_infinite(explicit.H)
     D = explicit.D.diagonal()
     varying = [z for z, own in zip(explicit.coordinates, D, strict=True) if z in own.free_symbols | infinite]
     noisy = [line for line in explicit.lines(STATES, varying) if has_noise(line)]
@@ -124,10 +124,11 @@ def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], t
     return tail.is_integrable or tail.is_undecided
 
 
-def _may_make_infinite(H: Expr) -> set[Symbol]:
+def may_make_infinite(H: Expr) -> set[Symbol]:
     """The symbols in logarithms, poles or other functions of H that may be infinite at finite arguments."""
-    poles = [e.base for e in H.atoms(Pow) if e.exp.is_nonnegative is not True]
+    poles = [e.base for e in H.atoms(Pow) if e.exp.is_nonnegative is not True and not e.base.is_positive]
     others = [e for e in H.atoms(Function) if not isinstance(e, FINITE)]
+    others = [e for e in others if not (isinstance(e, log) and e.args[0].is_positive)]
     return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 

@@ -1,13 +1,17 @@
-"""Search for surfaces that no chain crosses: a D of full rank elsewhere vanishes there along the normal.
+"""Search for surfaces that no chain crosses: there a D of full rank elsewhere vanishes, or H is infinite.
 
-Random segments meet such a surface where the least eigenvalue of D is 0. A point of a surface is part of a wall if
-Feller's integral of exp(H/T)/D_nn diverges along the normal n from both sides, and Q does not carry chains across.
+Random segments meet such a surface where the least eigenvalue of D is 0, or |H| has a peak without end. A point of a
+surface is part of a wall if Feller's integral of exp(H/T)/D_nn diverges along the normal n from both sides, or H itself
+where no noise acts along n, and Q does not carry chains across.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from sympy import Symbol
 
-from .ends import lowest
+from .ends import lowest, may_make_infinite
 from .explicit import SEED, Explicit, draws_inside
 
 MOST = 8  # most coordinates for a search
@@ -15,36 +19,78 @@ SEGMENTS, GRID = 12, 400
 POINTS = 3  # least number of points of a surface; all must be walls
 TINY = 1e-10  # least eigenvalue that counts as 0, relative to its median at random states
 NEAR = 1e-4  # distance from the surface at which its normal is taken
+DISTANCES = np.array([1e-3, 1e-2, 1e-1])  # distances at which the growth towards it is taken
+Point = tuple[np.ndarray, np.ndarray]  # a point of a surface, (size,), and the direction of the segment that met it
 
 
-def wall(explicit: Explicit) -> dict[Symbol, float] | None:
-    """A point of a surface that no chain crosses, by coordinate; None if none is found."""
-    looked_at = 1 < explicit.size <= MOST and bool(explicit.D.free_symbols)
-    if not looked_at or any(b.domain.wraps or b.domain.is_discrete for b in explicit.blocks):
+@dataclass(frozen=True)
+class Wall:
+    """A point of a surface that no chain crosses, by coordinate, and the reason: its noise, or its energy."""
+
+    at: dict[Symbol, float]
+    is_of_noise: bool
+
+    @property
+    def in_words(self) -> str:
+        """The point and the reason."""
+        at = ", ".join(f"{z} = {x:.2g}" for z, x in self.at.items())
+        return f"a surface through {at}, where {'D vanishes' if self.is_of_noise else 'H is infinite'}"
+
+
+def wall(explicit: Explicit) -> Wall | None:
+    """A surface that no chain crosses; None if none is found."""
+    may_vanish, may_be_infinite = bool(explicit.D.free_symbols), bool(may_make_infinite(explicit.H))
+    if not (1 < explicit.size <= MOST and (may_vanish or may_be_infinite)):
+        return None
+    if any(b.domain.is_discrete for b in explicit.blocks):
         return None
     fields = _Fields(explicit)
     states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED))
+    states[::2] *= [1.0 if b.domain.is_compact else 1 / 3 for b in explicit.blocks]  # from the middle outwards
+    segments = [*zip(states[::2], states[1::2], strict=True)]
+    searches: list[tuple[bool, Callable, list[Point]]] = []
     usual = float(np.median(fields.least(states.T)))
-    if not fields.least(states.T).min() > TINY * usual:
-        return None
-    points = [c for a, b in zip(states[::2], states[1::2], strict=True) for c in _zeros(fields, a, b, usual)]
-    if len(points) < POINTS or not all(fields.is_wall(c) for c in points):
-        return None
-    return dict(zip(explicit.coordinates, map(float, points[0]), strict=True))
+    if may_vanish and fields.least(states.T).min() > TINY * usual:
+        zeros = [c for a, b in segments for c in _zeros(fields, a, b, usual)]
+        searches.append((True, fields.root, zeros))
+    if may_be_infinite:
+        searches.append((False, fields.energy, [c for a, b in segments for c in _peaks(fields, a, b)]))
+    for is_of_noise, field, points in searches:
+        if len(points) >= POINTS and all(fields.is_wall(c, field) for c in points):
+            return Wall(dict(zip(explicit.coordinates, map(float, points[0][0]), strict=True)), is_of_noise)
+    return None
 
 
-def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[np.ndarray]:
+def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[Point]:
     """The points between a and b, (size,), at which the least eigenvalue of D is 0 relative to `usual`."""
 
     def least(t: np.ndarray) -> np.ndarray:
         return fields.least(a[:, None] + (b - a)[:, None] * t)
 
+    points = _dips(least, below=0.1 * usual)
+    return [(a + (b - a) * at, b - a) for at in points[least(points) < TINY * usual]]
+
+
+def _peaks(fields: "_Fields", a: np.ndarray, b: np.ndarray) -> list[Point]:
+    """The points between a and b, (size,), at which H grows without end."""
+
+    def energy(t: np.ndarray) -> np.ndarray:
+        return fields.energy(a[:, None] + (b - a)[:, None] * t)
+
+    points = _dips(lambda t: -energy(t))
+    at, near, far = (np.minimum(energy(points + d), energy(points - d)) for d in (0.0, 1e-5, 1e-3))
+    with np.errstate(all="ignore"):
+        is_infinite = at - near > np.maximum(near - far, 1e-3)
+    return [(a + (b - a) * at, b - a) for at in points[is_infinite]]
+
+
+def _dips(depth: Callable, below: float = np.inf) -> np.ndarray:
+    """Lower ends of the dips of a function on [0, 1]: beside a zero, where the drift may have a pole."""
     t = np.linspace(0.0, 1.0, GRID)
-    values = least(t)
-    is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < 0.1 * usual)
+    values = np.nan_to_num(depth(t), nan=np.inf)
+    is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < below)
     dips = 1 + np.flatnonzero(is_dip)
-    points = lowest(least, t[dips - 1], t[dips + 1], steps=60)  # beside the zero, where the drift may have a pole
-    return [a + (b - a) * at for at in points[least(points) < TINY * usual]]
+    return lowest(depth, t[dips - 1], t[dips + 1], steps=60)
 
 
 class _Fields:
@@ -60,26 +106,41 @@ class _Fields:
         D = self.D(z).T.reshape(-1, self.size, self.size)
         return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
 
-    def normal(self, c: np.ndarray) -> np.ndarray:
-        """The normal of the surface at c: the direction in which the root of the least eigenvalue grows fastest."""
-        beside = c + NEAR * np.ones(self.size) / np.sqrt(self.size)
+    def root(self, z: np.ndarray) -> np.ndarray:
+        """The root of the least eigenvalue of D at each state, `(N,)`."""
+        return np.sqrt(np.maximum(self.least(z), 0.0))
+
+    def energy(self, z: np.ndarray) -> np.ndarray:
+        """H/T at each state, `(N,)`."""
+        return self.H(z)[0] / self.temperature
+
+    def normal(self, point: Point, field: Callable) -> np.ndarray:
+        """The normal of the surface at a point: the direction in which a field grows fastest beside it."""
+        c, across = point
+        beside = (c + NEAR * across / np.linalg.norm(across))[:, None]
         shifts = NEAR * 1e-2 * np.eye(self.size)
-        rise = [self.least(np.stack([beside + s, beside - s], axis=1)) for s in shifts]
-        slope = np.array([np.sqrt(max(up, 0.0)) - np.sqrt(max(down, 0.0)) for up, down in rise])
+        slope = field(beside + shifts) - field(beside - shifts)
+        slope[abs(slope) < 1e-2 * abs(slope).max()] = 0.0  # of what else the field reads
         return slope / max(float(np.linalg.norm(slope)), 1e-300)
 
-    def is_wall(self, c: np.ndarray) -> bool:
-        """Whether no chain crosses the surface at c."""
-        n = self.normal(c)
-        at = c[:, None]
+    def is_wall(self, point: Point, field: Callable) -> bool:
+        """Whether no chain crosses the surface at a point."""
+        n = self.normal(point, field)
+        at = point[0][:, None]
         curl = self.curl(at)[:, 0]
         if not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
             return False
-        return all(self.diverges(at + side * n[:, None] * np.array([1e-3, 1e-2]), n) for side in (1.0, -1.0))
+        return all(self.diverges(at + side * n[:, None] * DISTANCES, n) for side in (1.0, -1.0))
 
     def diverges(self, z: np.ndarray, n: np.ndarray) -> bool:
-        """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by two points z, (size, 2)."""
-        D = np.einsum("i,ijk,j->k", n, self.D(z).reshape(self.size, self.size, 2), n)
+        """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by points z, (size, 3).
+
+        Where D_nn = 0, motion at a finite energy crosses unless H grows without end.
+        """
+        D = np.einsum("i,ijk,j->k", n, self.D(z).reshape(self.size, self.size, -1), n)
+        H = self.energy(z)
         with np.errstate(all="ignore"):
-            L = self.H(z)[0] / self.temperature - np.log(D)
+            if (abs(D) < TINY * (H[0] - H[1])).all():
+                return bool(H[0] - H[1] > 0.5 * (H[1] - H[2]) > 0)
+            L = H - np.log(D)
         return bool(L[0] - L[1] > 0.95 * np.log(10))
