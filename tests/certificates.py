@@ -8,6 +8,7 @@ from sympy import Abs, Matrix, Max, atan, cancel, cos, exp, log, pi, sin, sqrt, 
 from recipe import (
     Energy,
     Recipe,
+    copies,
     function,
     nonnegative,
     numerical,
@@ -21,7 +22,7 @@ from recipe import (
     vector,
 )
 
-theta, p, r, xi, eta = vector("theta"), vector("p"), vector("r"), scalar("xi"), scalar("eta")
+theta, p, r, s, xi, eta = vector("theta"), vector("p"), vector("r"), vector("s"), scalar("xi"), scalar("eta")
 x, y, z, u, v = (scalar(name) for name in "xyzuv")
 rate, scale = vector("rate", domain="positive"), scalar("scale", domain="positive")
 rise, run = scalar("rise", domain="positive"), scalar("run", domain="positive")
@@ -32,6 +33,7 @@ angle, turn = vector("angle", domain="periodic"), vector("turn", domain="periodi
 box, walled = vector("box", domain=(-1, 2)), scalar("walled", domain=(-1, 1))
 A, gamma, mu = positive("A", default=1.0), positive("gamma", default=1.0), positive("mu", default=1.0)
 U, n = potential(theta), total(1)
+U_r, U_s = copies(r, s)
 TURNS = {(theta, p): -1}
 
 
@@ -67,6 +69,11 @@ def simplex(factor):
     """Two positive coordinates with a Dikin metric of their own ends, and a factor."""
     D = {rise: rise**2 * factor, run: run**2 * factor}
     return recipe("simplex", (rise, run), potential(rise, run), D, target=(rise, run), scheme="Euler")
+
+
+def replicas(H):
+    """Overdamped copies of an energy U at two blocks."""
+    return recipe("replicas", (r, s), H, {r: 1, s: 1}, target=(r, s), scheme="Euler")
 
 
 def dikin(*sides):
@@ -133,6 +140,9 @@ BY_TOPIC = {
         "improper: saddle of two coordinates": lambda: two({x: 1, y: 1}, x * y),
         "improper: coordinates held apart only": lambda: two({x: 1, y: 1}, (x - y) ** 2),
         "improper: bound energy without a bound": lambda: two({x: 1, y: 1}).bind(U=Energy((x, y), U=x**2 * y**2)),
+        "improper: a copy of U of a negative weight": lambda: replicas(U_r - U_s / 2),
+        "improper: copies of U with a spring that pushes": lambda: replicas(U_r + U_s - 5 * total((r - s) ** 2)),
+        "improper: a marginal of a negative U": lambda: overdamped(1, -U, marginal=-U),
         "improper: thermostat of a cubic energy": lambda: thermostat(total(p**2) / 2 + n * xi**3 / 3),
         "reflection: mass without end at the end of a box": lambda: overdamped(1, 3 * total(log(box + 1)) / 2, box),
         "angle: a target on the line without a bound": lambda: overdamped(1, total(sin(theta))),
@@ -375,6 +385,10 @@ RIGHT = {
         {x: 1, y: 1}, x**2 * (1 + y**2) / 2 + log(1 + y**2) / 2
     ),
     "noise in one half of a bowl": lambda: half_noisy(x**2 / 2),
+    "copies of U of two weights": lambda: replicas(U_r + U_s / 2),
+    "copies of U with a spring": lambda: replicas(U_r + U_s + A * total((r - s) ** 2)),
+    "a copy of U of a negative weight under a quartic": lambda: replicas(U_r - U_s / 2 + total(s**4)),
+    "a marginal of twice U": lambda: overdamped(1, 2 * U, marginal=2 * U),
     "two charges that pass each other": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - log(Abs(x - y)) / 2),
     "a point of infinite energy in the plane": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - 2 * log(x**2 + y**2)),
     "a diagonal of high energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + 9 / (1 + (x - y) ** 2)),

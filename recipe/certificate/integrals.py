@@ -18,7 +18,7 @@ from ..energy import Energy
 from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
 from ..results import Finding
-from ..symbols import OPAQUE, Total, masked
+from ..symbols import OPAQUE, Potential, Total, masked
 from . import tails
 from .case import SITES, STATES, Answer, Case
 from .definite import least_value
@@ -40,6 +40,10 @@ def normalisable(case: Case) -> Answer:
         known = {g.block for g in gaussians}
         others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
         drawn = {}
+    weighs_U = (recipe.has_copies or recipe.marginal is not None) and not _is_sum_of_energies(recipe, rest)
+    weighs_U &= recipe.potential is not None
+    if weighs_U:
+        others = [*dict.fromkeys([*others, *recipe.targets])]
     integrated = {*others, *drawn, *(g.block for g in gaussians)}
     names = ", ".join(b.name for b in recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
@@ -50,7 +54,23 @@ def normalisable(case: Case) -> Answer:
     precisions = [g.precision.is_positive for g in gaussians]
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
     proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
-    return (question, *(_flat_gaussian(gaussians) or _improper(case, rest, others) or proper))
+    answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or proper
+    if weighs_U:
+        answer += ", for a U that grows as a square"
+        verdict = "open" if verdict == "failed" and not _falls_with_U(rest) else verdict
+    return question, answer, verdict
+
+
+def _is_sum_of_energies(recipe: Dynamics, H: Expr) -> bool:
+    """Whether the targets are in H as a sum of opaque energies alone, times positive factors."""
+    weights = {U: H.coeff(U) for U in H.atoms(Potential)}
+    others = expanded(H - Add(*(w * U for U, w in weights.items())))
+    return all(w.is_positive and not w.has(*recipe.state) for w in weights.values()) and not others.has(*recipe.targets)
+
+
+def _falls_with_U(H: Expr) -> bool:
+    """Whether an opaque energy has a negative factor in H: exp(-H) grows where it grows."""
+    return any(H.coeff(U).is_negative for U in H.atoms(Potential))
 
 
 def _flat_gaussian(gaussians: tuple[Gaussian, ...]) -> tuple[str, str] | None:
