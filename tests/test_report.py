@@ -332,11 +332,28 @@ def loop(recipe, *, data=MANY, batch_size=50, steps=1500, noise=None, **settings
 
 
 def test_a_good_loop_has_nothing_against_it_and_logs_scalars():
-    report = loop(SGHMC, lr=0.05, momentum=0.9, noise=0.0).report()
+    report = loop(SGHMC, data=MANY - MANY.mean(), lr=0.05, momentum=0.9, noise=0.0, steps=4000).report()
     assert report and len(report.findings) == 3, report
     scalars = report.scalars()
     assert {"heat_of_the_minibatches_over_t.group_0", "kinetic_temperature_over_t.p,group_0"} < set(scalars)
     assert all(type(x) is float for x in scalars.values())
+
+
+@pytest.mark.parametrize("fault", ["forgotten zero_grad", "sum for a mean", "few steps"])
+def test_a_loop_of_which_little_is_known_is_not_called_good(fault):
+    X = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    weights = torch.nn.Parameter(torch.zeros(3))
+    step_size, steps = (1e-3, 200) if fault == "few steps" else (0.02, 400)
+    optimizer = samplers.Optimizer([weights], SGHMC, num_data=50, step_size=step_size, C=5.0)
+    for k in range(steps):
+        if fault != "forgotten zero_grad":
+            optimizer.zero_grad()
+        loss = (X[k % 5 :: 5] @ weights - 1).square() / 2
+        (loss.sum() if fault == "sum for a mean" else loss.mean()).backward()
+        optimizer.step()
+    report = optimizer.report()
+    assert report.ok is not True
+    assert ("forgotten zero_grad" in str(report)) == (fault != "few steps"), report
 
 
 @pytest.mark.parametrize("backend", ["torch", "auto"])
