@@ -245,6 +245,22 @@ WRONG = {
         regression,
         "its slope is .* differences of U say",
     ),
+    "a curl": (dict(gradient=lambda t: t @ np.array([[1.0, 2.0], [0.0, 1.0]]).T), None, "the gradient of no U: v J w"),
+    "a curl in single precision": (
+        dict(gradient=lambda t: t @ np.array([[1, 2], [0, 1]], dtype="float32"), init=torch.zeros(2)),
+        None,
+        "the gradient of no U",
+    ),
+    "a curl on minibatches": (
+        dict(gradient=lambda t, b: slope_of_regression(t, b) + [30 * t[1], 0], **MINIBATCH),
+        None,
+        "the gradient of no U",
+    ),
+    "a curl between parameters": (
+        dict(gradient=lambda t: {"w": t["w"] + t["b"], "b": t["b"]}, init=NAMED),
+        None,
+        "the gradient of no U",
+    ),
     "a mean": (
         dict(gradient=lambda t, b: slope_of_regression(t, b) / 200, **MINIBATCH),
         regression,
@@ -293,6 +309,24 @@ WRONG = {
     "no value to tune by": (dict(gradient=slope, step_size="auto"), None, "gradient= brings none"),
     "second derivatives": (dict(gradient=slope, recipe="psgld-gamma", step_size=0.01), value, "second derivatives"),
 }
+
+
+NORMAL = np.arange(200) % 3 - 1.0
+GRADIENTS = {
+    "of a sine of a sum": lambda t: np.cos(t @ NORMAL) * NORMAL,
+    "of the Laplace law": np.sign,
+    "of Huber's loss": lambda t: np.clip(t, -0.01, 0.01),
+    "of a cube across a diagonal": lambda t: abs(t @ NORMAL) * (t @ NORMAL) * NORMAL,
+    "of a kink across a diagonal": lambda t: t + np.sign(t @ NORMAL) * NORMAL,
+    "of large numbers": lambda t: 1e12 * (t + t.sum()) + 1e12,
+}
+
+
+@pytest.mark.parametrize("of", GRADIENTS)
+def test_a_gradient_without_U_is_taken_where_its_Jacobian_is_symmetric(of):
+    for dtype in (torch.float32, torch.float64):
+        start = torch.zeros(200, dtype=dtype)
+        sample(None, gradient=GRADIENTS[of], init=start, step_size=1e-16, steps=2)
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -17,7 +17,7 @@ from .data import Data
 from .layout import Layout
 from .model import Model
 from .potential import Jet, Orders, differentiated
-from .slopes import Slopes, slopes_near
+from .slopes import Slopes, curl_near, slopes_near
 from .vectorised import OF_STATES, note
 
 WHERE = "sample, gradient"
@@ -108,7 +108,7 @@ class Arrays:
         """The potential, after trial calls at and near one chain's target `theta`, on the first batch.
 
         Raises RecipeError for functions that fail, wrong shapes and types, random numbers, and a gradient that is not
-        the derivative of U.
+        the derivative of U, or of no function where U is not given.
         """
         with torch.no_grad():
             seen = layout.seen(theta)
@@ -128,6 +128,8 @@ class Arrays:
             eps = float(np.finfo(np.float32).eps) if is_single else 0.0
             near = slopes_near(energy, seen, batch, directions=1, eps=eps)
             _check_slopes([slopes for slopes in near if slopes.is_finite], SHARES[answer.bytes], data)
+        else:
+            _check_symmetry(supplied, leaves, tree_map(_read_only, batch), answer.bytes)
         return energy
 
 
@@ -327,6 +329,23 @@ def _check_slopes(near: list[Slopes], share: float, data: Data | None) -> None:
         if abs(ratio - factor) <= FACTOR * abs(factor):
             raise RecipeError(WHERE, f"{what}: {reason}", do=advice)
     raise RecipeError(WHERE, what, do="U and its gradient are on one scale, the sum over data.")
+
+
+def _check_symmetry(supplied: Supplied, leaves: Leaves, batch: tuple, width: int) -> None:
+    """Refuse a gradient whose Jacobian is not symmetric: it is the gradient of no function."""
+    ends = np.cumsum([x.size for x in leaves])
+
+    def gradient(points: np.ndarray) -> np.ndarray:
+        parts = zip(np.split(points, ends[:-1], axis=1), leaves)
+        slopes = supplied.answer([z.reshape(-1, *x.shape).astype(x.dtype) for z, x in parts], batch).slopes
+        return np.concatenate([g.reshape(len(points), -1) for g in slopes], axis=1).astype(float)
+
+    eps = float(np.finfo(np.float32 if min(width, leaves[0].itemsize) < 8 else np.float64).eps)
+    theta = np.concatenate([x.reshape(-1) for x in leaves]).astype(float)
+    slopes = curl_near(gradient, theta, share=SHARES[width], eps=eps)
+    if slopes is not None:
+        what = "it is the gradient of no U: v J w = {:.6g} and w J v = {:.6g}, where J is its Jacobian".format(*slopes)
+        raise RecipeError(WHERE, what, do="Return the derivative of U by theta: its Jacobian is symmetric.")
 
 
 def _factors(data: Data | None) -> Iterator[tuple[float, str, str]]:

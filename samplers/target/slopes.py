@@ -1,9 +1,10 @@
-"""A comparison of a gradient with differences of the value, along random directions."""
+"""Comparisons of a gradient with differences of the value, and of its Jacobian with the transposed one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from .vectorised import OF_STATES
@@ -11,6 +12,7 @@ from .vectorised import OF_STATES
 DISTANCES = (0.0, 0.1, 1.0)  # of the compared points from the start, relative
 WIDTHS = (1e-1, 1e-2, 1e-3)  # of the differences
 ROUNDINGS = 30  # roundings in one value of U
+STEADY = 0.1  # relative change, from width to width, of a difference that is no kink's
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,40 @@ def _slopes(of: Callable, at: Mapping[str, torch.Tensor], direction: Mapping[str
             higher, lower = (of({k: x + sign * width * direction[k] for k, x in at.items()}) for sign in (1, -1))
             differences.append(float(higher - lower) / (2 * width))
     return Slopes(slope, tuple(differences), tuple(rounding / width for width in WIDTHS))
+
+
+def curl_near(gradient: Callable, theta: np.ndarray, *, share: float, eps: float) -> tuple[float, float] | None:
+    """The two slopes v J w and w J v of a gradient that is none, since its Jacobian J is not symmetric; else None.
+
+    `gradient`: of points `(N, size)`; `theta`: a point `(size,)`; `share`: the relative difference of equal slopes;
+    `eps`: the relative rounding of the gradient. Slopes are central differences of two widths along random v and w. A
+    kink, as of |theta|, gives other differences at each width, which are left out.
+
+    >>> turned = np.array([[1.0, 2.0], [0.0, 1.0]])
+    >>> curl_near(lambda z: z @ turned, np.zeros(2), share=1e-3, eps=1e-16) is None
+    False
+    >>> curl_near(lambda z: z @ (turned + turned.T), np.zeros(2), share=1e-3, eps=1e-16) is None
+    True
+    """
+    draw = np.random.default_rng(0)
+    curls: list[tuple[float, float] | None] = []
+    for distance in DISTANCES:
+        v, w = draw.standard_normal((2, theta.size))
+        at = theta + distance * (1 + abs(theta)) * draw.standard_normal(theta.size)
+        widths = np.array(WIDTHS[1:])
+        moves = [sign * width * x for width in widths for x in (v, w) for sign in (1, -1)]
+        try:
+            g = gradient(at + np.array(moves)).reshape(len(widths), 2, 2, -1)
+        except OF_STATES:
+            continue
+        if not np.isfinite(g).all():
+            continue
+        of_v, of_w = ((g[:, i, 0] - g[:, i, 1]) / (2 * widths[:, None]) for i in (0, 1))
+        one, other = of_w @ v, of_v @ w
+        rounding = ROUNDINGS * eps * (abs(g).max((1, 2)) @ (abs(v) + abs(w))) / widths
+        apart = one - other
+        is_curl = (abs(apart) > share * (abs(one) + abs(other)) + rounding).all()
+        is_curl &= abs(apart[1] - apart[0]) <= STEADY * abs(apart[1])
+        curls.append((float(one[1]), float(other[1])) if is_curl else None)
+    found = [c for c in curls if c is not None]
+    return found[0] if found and 2 * len(found) > len(curls) else None
