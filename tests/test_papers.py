@@ -303,10 +303,11 @@ def test_psgld_of_finite_memory_has_twice_the_error_of_sgld_at_a_small_step(gaus
 
 def test_the_tables_of_all_that_has_been_run_are_one_file(tmp_path, capsys):
     import run
-    from study import Claim, Experiment, Scale, Verdict
+    from study import Experiment, Scale
+    from verdicts import Claim, Kind
 
     def experiment(name):
-        claim = Claim(f"the words of {name}", "1.45 %", "1.5 | 1.6 %", Verdict.HOLDS)
+        claim = Claim(f"the words of {name}", "1.45 %", "1.5 | 1.6 %", Kind.FIGURE, True, seeds=1)
         return Experiment(name, "a paper", claims=lambda study: [claim])
 
     with pytest.MonkeyPatch.context() as patch:
@@ -315,4 +316,4 @@ def test_the_tables_of_all_that_has_been_run_are_one_file(tmp_path, capsys):
             assert run.run([name], None, tmp_path, Scale.QUICK).startswith(f"### {name}: a paper")
     text = (tmp_path / "table.md").read_text()
     assert text.index("### first") < text.index("### third") and "second" not in text
-    assert "| the words of third | 1.45 % | 1.5 / 1.6 % | holds |  |" in text
+    assert "| the words of third | 1.45 % | 1.5 / 1.6 %; one seed | reproduced at reduced scale |" in text

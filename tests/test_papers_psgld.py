@@ -66,9 +66,9 @@ def test_equal_excess_is_another_comparison_than_equal_eps(papers):
         "pSGLD": {1e-5: {"excess": 0.2, "most": 0.4, "cost": 400.0}, 1e-4: {"excess": 2.0, "most": 3.0, "cost": 40.0}},
     }
     assert example.of_cost(at_home).ours == "2.0 times as many draws per gradient; 20.0 times at equal eps"
-    assert example.of_excess(at_home).verdict.value == "holds"
+    assert example.of_excess(at_home).verdict.value == "reproduced"
     at_home["SGLD"][1e-4]["excess"] = 0.3
-    assert example.of_excess(at_home).verdict.value == "fails"
+    assert example.of_excess(at_home).verdict.value == "not decided here"
 
 
 @pytest.mark.slow
@@ -290,11 +290,11 @@ def test_the_rule_leaves_out_what_diverges(of_images):
 
 def test_mnist_has_a_row_for_each_number_of_the_table_and_for_each_order(of_images):
     import psgld_mnist as example
-    from study import Verdict
+    from verdicts import Verdict
 
     claims = example.claims(of_images)
     assert len(claims) == len(example.PRINTED) + len(example.ORDERS) + len(example.CONTROLS) + 5
-    assert {c.verdict for c in claims[: len(example.PRINTED)]} == {Verdict.FAILS}  # 120 blurs are not MNIST
+    assert {c.verdict for c in claims[: len(example.PRINTED)]} == {Verdict.UNDECIDED}  # 120 blurs are not MNIST
     assert (of_images.folder / "mnist.png").exists()
     assert not [path for path in of_images.folder.iterdir() if path.suffix == ".run"]
 

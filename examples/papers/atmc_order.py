@@ -16,8 +16,9 @@ import numpy
 import sympy
 import torch
 from scipy.integrate import quad
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
 from torch import Tensor
+from verdicts import Claim, Kind
 
 import integrators
 import samplers
@@ -205,13 +206,15 @@ def of_order(right: dict, wrong: dict) -> list[Claim]:
             "2.4",
             f"one-step defects fall as h^{slopes[WORDS[1]]:.2f}; {WORDS[2]} h^{slopes[WORDS[2]]:.2f}; "
             f"Algorithm 1, F A', h^{slopes[WORDS[0]]:.2f}",
-            Verdict.of(symmetric > 2.9 and 1.9 < slopes["F A'"] < 2.5),
+            Kind.CLOSED_FORM,
+            symmetric > 2.9 and 1.9 < slopes["F A'"] < 2.5,
         ),
         Claim(
             "... with (10) as it is printed",
             "e^{+beta h}, gamma_2 alpha",
             "; ".join(f"{error}: h^{slope:.2f}" for error, slope in mutants.items()),
-            Verdict.of(min(mutants.values()) > 1.5),
+            Kind.CLOSED_FORM,
+            min(mutants.values()) > 1.5,
             "friction that amplifies, and noise without m, are another SDE: the error does not fall with h",
         ),
     ]
@@ -234,9 +237,11 @@ def of_gradients(biases: dict) -> Claim:
         "the integrator improves on others",
         "2.4, no numbers",
         f"Var theta of a normal at h = .6, .3 is off by {found} (+- {error:.2f})",
-        Verdict.of(better),
+        Kind.CLOSED_FORM,
+        better,
         "F A' needs half the gradients of F A' F, and has its law of theta; B A' O A' B needs as few, and a symmetric "
         "order in which friction stands alone is exact on a Gaussian, but for the thermostat",
+        elsewhere="one-step defects, beside Algorithm 1; Var theta is no better",
     )
 
 
@@ -247,9 +252,11 @@ def of_audits(audits: dict, noise: dict) -> Claim:
         "Algorithm 1 as a black box: the audit accepts it corrected, and refuses what is printed",
         "-",
         f"{verdicts}; without m E theta^2 is {noise['4']:.3f} at m = 4, {noise['11.1']:.3f} at 11.1",
-        Verdict.of(audits["corrected"]["ok"] and not any(r["ok"] for v, r in audits.items() if v != "corrected")),
+        Kind.CLOSED_FORM,
+        audits["corrected"]["ok"] and not any(r["ok"] for v, r in audits.items() if v != "corrected"),
         "noise without m: xi falls until E p^2/m = 1 again, so that the thermostat undoes most of the error; the "
         "one-step defect above sees it, draws hardly do",
+        elsewhere="one-step defects, for noise without m",
     )
 
 
@@ -262,7 +269,8 @@ def of_speeds(results: dict) -> list[Claim]:
             "no step is longer than c h",
             "2.5, derived",
             f"the longest is {paper['greatest']:.2f} c h",
-            Verdict.of(paper["greatest"] <= 1),
+            Kind.CLOSED_FORM,
+            paper["greatest"] <= 1,
         ),
         Claim(
             "the average step is h/sqrt(m) for c >> m",
@@ -270,8 +278,10 @@ def of_speeds(results: dict) -> list[Claim]:
             f"rms {paper['square'] ** 0.5:.3f} (exact {exact[0] ** 0.5:.3f}), mean {paper['mean']:.3f} "
             f"({exact[1]:.3f}); at c = 10: rms {large['square'] ** 0.5:.3f} ({exact_large[0] ** 0.5:.3f}), "
             f"mean {large['mean']:.3f} ({exact_large[1]:.3f})",
-            Verdict.of(abs(paper["square"] ** 0.5 - 1) < 0.02),
+            Kind.CLOSED_FORM,
+            abs(paper["square"] ** 0.5 - 1) < 0.02,
             "the condition is m c^2 >> 1, and it is the rms that tends to h/sqrt(m); a mean of |p| is sqrt(2/pi) of it",
+            elsewhere="m c^2 >> 1, and the rms in the place of the mean",
         ),
     ]
 

@@ -15,11 +15,13 @@ from collections.abc import Callable
 
 import torch
 from scipy.integrate import quad
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
 from torch import Tensor
+from verdicts import Claim, Kind
 
 import samplers
 
+REGIME = "run at D = .5 beside sd(xi) = 1: the paper's regime, D = 105, is D >> sd(xi)"
 H, M, D = 0.05, 2.0, 0.5
 COVARIANCES = (0.0, 100.0, 400.0)  # V_g of every evaluation
 RATIOS = (0, 1, 5, 20)  # of the noise's share of the friction, h V_g/(2m), to D
@@ -196,19 +198,22 @@ def of_constant_noise(results: dict) -> list[Claim]:
             "ATMC, SGNHT, mSGNHT: E theta^2 is right for V_g = 0, 100, 400, which they are not told",
             "2.2, derived",
             "; ".join(f"{name} {percent(bias[name])}" for name in THERMOSTATS),
-            Verdict.of(max(worst[name] for name in THERMOSTATS) < 0.03),
+            Kind.CLOSED_FORM,
+            max(worst[name] for name in THERMOSTATS) < 0.03,
         ),
         Claim(
             "... as it is of SGHMC that is told V_g",
             "-",
             percent(bias["SGHMC, V_g known"]),
-            Verdict.of(worst["SGHMC, V_g known"] < 0.03),
+            Kind.CLOSED_FORM,
+            worst["SGHMC, V_g known"] < 0.03,
         ),
         Claim(
             "SGHMC that is not told has the temperature 1 + h V_g/(2 gamma m)",
             f"{expected:.1f} at V_g = 400",
             f"{hot:.2f}",
-            Verdict.of(abs(hot / expected - 1) < 0.05),
+            Kind.CLOSED_FORM,
+            abs(hot / expected - 1) < 0.05,
         ),
         law_of_xi({(target, v): r["xi"] for (name, target, v), r in results.items() if name == "ATMC"}),
     ]
@@ -223,7 +228,8 @@ def law_of_xi(laws: dict) -> Claim:
         "xi is N(h V_g/(2m), 1)",
         ", ".join(f"{H * v / (2 * M):.2f}" for v in COVARIANCES),
         f"{means}; sd {min(spread):.2f} to {max(spread):.2f}",
-        Verdict.of(stray < 0.1 and max(abs(sd - 1) for sd in spread) < 0.1),
+        Kind.CLOSED_FORM,
+        stray < 0.1 and max(abs(sd - 1) for sd in spread) < 0.1,
     )
 
 
@@ -241,15 +247,18 @@ def of_other_noise(results: dict) -> list[Claim]:
             "... and for V_g that differs by parameter, where each has its xi (0 and 200)",
             "2.2, D diagonal",
             "; ".join(f"{name} {percent(values)}" for name, values in by_site.items()),
-            Verdict.of(own < 0.05),
+            Kind.COMPARISON,
+            own < 0.05,
             "SGNHT has one xi for all: sites with noise are too hot, those without too cold",
         ),
         Claim(
             "... and for V_g that depends on theta, 100 (1 + theta^2)",
             "2.2 assumes a constant V_g",
             "; ".join(f"{name} {percent(values)}" for name, values in by_state.items()),
-            Verdict.of(max(abs(x) for values in by_state.values() for x in values) < 0.03),
+            Kind.CLOSED_FORM,
+            max(abs(x) for values in by_state.values() for x in values) < 0.03,
             "xi cancels the mean of V_g, not its value where theta is",
+            elsewhere="a constant V_g",
         ),
     ]
 
@@ -267,15 +276,18 @@ def of_friction(times: dict, spikes: dict) -> list[Claim]:
             "a constant alpha slows down as h V_g/(2m) grows: 0, D, 5 D, 20 D",
             "2.3, no numbers",
             f"autocorrelation times of ATMC and mSGNHT in steps: {text}",
-            Verdict.of(constant[-1] > 3 * constant[0]),
+            Kind.COMPARISON,
+            constant[-1] > 3 * constant[0],
         ),
         Claim(
             "... which ATMC does not",
             "2.3, no numbers",
             f"mSGNHT needs {', '.join(f'{x:.2f}' for x in ratio)} times as long",
-            Verdict.of(atmc[-1] < 1.5 * atmc[0]),
+            Kind.COMPARISON,
+            atmc[-1] < 1.5 * atmc[0],
             "the friction of ATMC is xi where that is above D: it is as slow, once the noise alone is more friction "
             "than D; what it saves is D in D + h V_g/(2m)",
+            free=REGIME,
         ),
         Claim(
             "momenta of a constant alpha explode, as their friction falls below 0; those of ATMC do not",
@@ -283,8 +295,10 @@ def of_friction(times: dict, spikes: dict) -> list[Claim]:
             f"greatest p/sqrt(m) under spikes at h = .05, .1, .2: ATMC "
             f"{', '.join(f'{x:.0f}' for x in fastest['ATMC'])}; mSGNHT "
             f"{', '.join(f'{x:.0f}' for x in fastest['mSGNHT'])}; {lost} chains lost",
-            Verdict.of(fastest["mSGNHT"][-1] > 2 * fastest["ATMC"][-1]),
+            Kind.COMPARISON,
+            fastest["mSGNHT"][-1] > 2 * fastest["ATMC"][-1],
             "what is below 0 is short: xi returns as soon as p^2/m > 1, in both",
+            free=REGIME,
         ),
     ]
 

@@ -13,9 +13,10 @@ variances are of the coordinates, of the logistic regression along the eigenvect
 import numpy
 import torch
 from datasets import read_npz
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
 from torch import Tensor
 from torch.nn.functional import softplus
+from verdicts import Claim, Kind
 
 import samplers
 
@@ -188,27 +189,31 @@ def of_normal(results: dict) -> list[Claim]:
             "Corollary 1",
             f"within {100 * stray:.1f} % (+- {100 * error:.1f}); {100 * isgd['clipped']:.1f} % of b clipped; "
             f"lambda {isgd['lambda'][0]:.0f}, sd over chains {isgd['lambda'][1]:.0f}",
-            Verdict.of(stray < max(0.06, 4 * error)),
+            Kind.CLOSED_FORM,
+            stray < max(0.06, 4 * error),
             "" if stray < 0.06 else "lambda is one noisy draw; where b is above it, it is clipped",
         ),
         Claim(
             "VSGD at the learning rate over d is colder: on average by the dimension",
             f"1/d = {1 / dimension:.2f}, derived",
             f"{mean_of(results['VSGD']):.3f}; by coordinate within {rough['VSGD']:.3f} of V_g/tr V_g",
-            Verdict.of(abs(mean_of(results["VSGD"]) * dimension - 1) < 0.1),
+            Kind.CLOSED_FORM,
+            abs(mean_of(results["VSGD"]) * dimension - 1) < 0.1,
         ),
         Claim(
             "SGLD at the same step is hotter, by the noise of its gradient: 1 + 1/d",
             f"{1 + 1 / dimension:.2f}, derived",
             f"{mean_of(results['SGLD']):.3f}",
-            Verdict.of(abs(mean_of(results["SGLD"]) - 1 - 1 / dimension) < 0.05),
+            Kind.CLOSED_FORM,
+            abs(mean_of(results["SGLD"]) - 1 - 1 / dimension) < 0.05,
         ),
         Claim(
             "i-SGD at T = .01, as in the paper's tables, has the temperature .01",
             "T = .01",
             f"mean {mean_of(results['i-SGD, T = .01']):.3f}, {min(results['i-SGD, T = .01']['ratios']):.3f} to "
             f"{max(results['i-SGD, T = .01']['ratios']):.3f}; VSGD {mean_of(results['VSGD']):.3f}",
-            Verdict.of(mean_of(results["i-SGD, T = .01"]) < 0.02),
+            Kind.CLOSED_FORM,
+            mean_of(results["i-SGD, T = .01"]) < 0.02,
             "nothing injected is still the gradient's noise: the floor is b/lambda, 1/d on average, which is VSGD",
         ),
     ]
@@ -229,14 +234,16 @@ def of_regression(results: dict, truth: dict) -> list[Claim]:
             "Corollary 1",
             f"{text('i-SGD')}; {100 * isgd['clipped']:.1f} % of b clipped, lambda {isgd['lambda'][0]:.0f}, "
             f"sd over chains {isgd['lambda'][1]:.0f}, {isgd['diverged']} lost; R-hat of HMC {truth['r_hat']:.3f}",
-            Verdict.of(max(abs(x - 1) for x in ratios["i-SGD"]) < 0.1),
+            Kind.COMPARISON,
+            max(abs(x - 1) for x in ratios["i-SGD"]) < 0.1,
             "b is the diagonal of a noise that is correlated and depends on theta; the start is a normal law",
         ),
         Claim(
             "i-SGD is nearer to the posterior than VSGD and SGLD at the same step",
             "Corollary 1 beside section 4",
             "; ".join(text(name) for name in METHODS[1:]),
-            Verdict.of(off["i-SGD"] < min(off["VSGD"], off["SGLD"])),
+            Kind.COMPARISON,
+            off["i-SGD"] < min(off["VSGD"], off["SGLD"]),
         ),
     ]
 

@@ -13,6 +13,7 @@ letters from digits by the entropy.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -22,11 +23,12 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, SOURCES, Data, read_idx, read_mnist, stored
 from networks import lenet
-from study import Claim, Experiment, Study, Verdict, spread
+from study import Experiment, Study, spread
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from training import train
+from verdicts import Claim, Kind, part
 
 import samplers
 from recipe.errors import RecipeError
@@ -247,7 +249,9 @@ def claims(study: Study) -> list[Claim]:
         lr = chosen(study, method, size | {"draws": max(3, draws // 5)})
         table[method] = study.results(run, [{"method": method, "seed": seed} | size | lr for seed in seeds])
     picture(study, table)
-    return [*(row(name, results) for name, results in table.items()), *claims_of(table)]
+    found = [*(row(name, results) for name, results in table.items()), *claims_of(table)]
+    less = part(steps + draws * every, 320_000, "steps")
+    return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
 
 
 def chosen(study: Study, method: str, settings: dict) -> dict:
@@ -266,19 +270,19 @@ def mean(results: list[dict], score: str) -> float:
     return fmean(r[score] for r in results)
 
 
-def order(table: dict, score: str, methods: tuple[str, ...]) -> Verdict:
+def order(table: dict, score: str, methods: tuple[str, ...]) -> bool | None:
     """Whether a score rises from each method to the next: beyond two standard errors of the seeds, paired."""
-    verdicts = []
+    found = []
     for one, other in pairwise(methods):
         gaps = [b[score] - a[score] for a, b in zip(table[one], table[other], strict=True)]
         error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-        verdicts.append(Verdict.UNRESOLVED if abs(fmean(gaps)) < 2 * error else Verdict.of(fmean(gaps) > 0))
-    return weakest(verdicts)
+        found.append(None if len(gaps) == 1 or abs(fmean(gaps)) < 2 * error else fmean(gaps) > 0)
+    return weakest(found)
 
 
-def weakest(verdicts: list[Verdict]) -> Verdict:
+def weakest(found: list[bool | None]) -> bool | None:
     """Of a claim that has several parts."""
-    return max(verdicts, key=[Verdict.HOLDS, Verdict.UNRESOLVED, Verdict.FAILS].index)
+    return max(found, key=[True, None, False].index)
 
 
 def row(method: str, results: list[dict]) -> Claim:
@@ -291,7 +295,8 @@ def row(method: str, results: list[dict]) -> Claim:
         f"{method}: accuracy, NLL, H0, H1; ECE, AUROC",
         f"{accuracy_:.2f} %, {nll:.3f}, {h0:.3f}, {h1:.3f}",
         f"{percent} %, {s['nll']}, {s['H0']}, {s['H1']}; {s['ece']}, {s['auroc']}",
-        Verdict.of(is_near),
+        Kind.FIGURE,
+        is_near,
         "" if is_near else WHY.get(method, "fewer steps than in the paper"),
     )
 
@@ -310,15 +315,23 @@ def claims_of(table: dict) -> list[Claim]:
             "averages over samples are more uncertain of letters, the more so at T = 1: H1 rises",
             "Table 3: .002, .46, 1.04",
             of("H1", hot),
+            Kind.COMPARISON,
             order(table, "H1", hot),
             "among averages it rises with T; one network of so few steps is as uncertain as they are, of digits too: "
             f"H0 {of('H0', hot)}",
         ),
-        Claim("... and tell them from digits better", "Figure 1", of("auroc", hot), order(table, "auroc", hot)),
+        Claim(
+            "... and tell them from digits better",
+            "Figure 1",
+            of("auroc", hot),
+            Kind.COMPARISON,
+            order(table, "auroc", hot),
+        ),
         Claim(
             "i-SGD beats VSGD and the baseline on letters",
             "Table 3, Figure 1",
             f"AUROC {of('auroc', cold)}; H1 {of('H1', cold)}",
+            Kind.COMPARISON,
             weakest([order(table, score, cold) for score in ("auroc", "H1")]),
             "their steps, 1/lambda, are so short that weights hardly change",
         ),
@@ -326,13 +339,15 @@ def claims_of(table: dict) -> list[Claim]:
             "averaging improves NLL on digits: i-SGD, SGHMC",
             "Table 3: .035 to .026, .027",
             of("nll", ("baseline", "i-SGD", "SGHMC")),
-            Verdict.of(max(mean(table[m], "nll") for m in ("i-SGD", "SGHMC")) < mean(base, "nll")),
+            Kind.COMPARISON,
+            max(mean(table[m], "nll") for m in ("i-SGD", "SGHMC")) < mean(base, "nll"),
         ),
         Claim(
             "the baseline is more certain of letters than of digits",
             "Table 3: H1 = .002 < H0 = .035",
             f"H1 {mean(base, 'H1'):.3f}, H0 {mean(base, 'H0'):.3f}",
-            Verdict.of(mean(base, "H1") < mean(base, "H0")),
+            Kind.COMPARISON,
+            mean(base, "H1") < mean(base, "H0"),
             "on one scale it is not; pixels from 0 to 255 for one of the two would give what is printed",
         ),
     ]

@@ -6,14 +6,16 @@ eps/2 on the sum over the data, as printed, is h k = 590, far beyond stability; 
 mean, h = eps/(2N). The averages are over the draws so far, after each of them; they begin after the burn-in.
 """
 
+from dataclasses import replace
 from statistics import fmean
 
 import numpy
 import torch
 from datasets import Data, read_npz
-from study import Claim, Experiment, Study, Verdict, spread
+from study import Experiment, Study, spread
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from verdicts import Claim, Kind, part
 
 import samplers
 
@@ -106,7 +108,8 @@ def claims(study: Study) -> list[Claim]:
     results = dict(zip(NAMES, runs, strict=True))
     anchor = study.result(mode)["error"]
     picture(study, results, anchor)
-    return claims_of(results, anchor)
+    less = part(steps, 15_000, "steps")
+    return [replace(claim, seeds=seeds, reduced=less) for claim in claims_of(results, anchor)]
 
 
 def claims_of(results: dict[str, dict], anchor: float) -> list[Claim]:
@@ -116,15 +119,15 @@ def claims_of(results: dict[str, dict], anchor: float) -> list[Claim]:
     for name, errors in ends.items():
         last = spread(results[name]["last"])
         ours = f"{spread(errors)} % (last draw {last} %, mode {anchor:.2f} %)"
-        same = Verdict.of(BAND[0] <= fmean(errors) <= BAND[1])
-        found.append(Claim(f"{name}, test error of the average", f"{PRINTED} %", ours, same))
+        same = BAND[0] <= fmean(errors) <= BAND[1]
+        found.append(Claim(f"{name}, test error of the average", f"{PRINTED} %", ours, Kind.FIGURE, same))
     found.append(against_others(max(fmean(errors) for errors in ends.values())))
     times = {name: [settled(averages, anchor) for averages in result["average"]] for name, result in results.items()}
     ours = "; ".join(f"{name} {spread(values, 0)}" for name, values in times.items())
     psgld, sgld = (fmean(times[name]) for name in ("pSGLD", "SGLD"))
     why = f"iterations from which on the error of the average is at most {NEAR} % above that of the mode"
     words, paper = "pSGLD settles in less than 4000 iterations, SGLD in twice as many at least", "Figure 3"
-    found.append(Claim(words, paper, ours, Verdict.of(psgld < 4000 and sgld >= 2 * psgld), why))
+    found.append(Claim(words, paper, ours, Kind.COMPARISON, psgld < 4000 and sgld >= 2 * psgld, why))
     return found
 
 
@@ -134,9 +137,9 @@ def against_others(worst: float) -> Claim:
     why = f"the standard error of a test error is {STANDARD_ERROR} %, and the mode does as well"
     cited = ", ".join(f"{name} {printed:.2f} %" for name, printed in OTHERS.items())
     near = any(abs(worst - printed) < 2 * STANDARD_ERROR for printed in OTHERS.values())
-    verdict = Verdict.UNRESOLVED if near else Verdict.of(len(below) == len(OTHERS))
+    found = None if near else len(below) == len(OTHERS)
     ours = f"below {', '.join(below) or 'none'}"
-    return Claim("both are below the variational methods", cited, ours, verdict, why)
+    return Claim("both are below the variational methods", cited, ours, Kind.COMPARISON, found, why)
 
 
 def picture(study: Study, results: dict[str, dict], anchor: float) -> None:

@@ -16,9 +16,10 @@ import numpy
 import torch
 from datasets import Data, read_npz
 from scipy.optimize import brentq
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from verdicts import Claim, Kind
 
 import samplers
 
@@ -160,17 +161,17 @@ def claims_of(reference: dict, paper: dict, at_home: dict) -> list[Claim]:
     first, last = EPS[0], EPS[-1]
     sizes = {name: [paper[name][eps]["size"] for eps in (first, last)] for name in NAMES}
     ours = "; ".join(f"{name} {small:.1f} ... {large:.1f}" for name, (small, large) in sizes.items())
-    larger = Verdict.of(sizes["pSGLD"][1] > sizes["SGLD"][1])
+    larger = sizes["pSGLD"][1] > sizes["SGLD"][1]
     why = f"its steps are eight times as large; the truth has {reference['size']:.0f} effective draws of HMC"
     errors = {name: [paper[name][eps]["error"] for eps in EPS] for name in NAMES}
-    lower = Verdict.of(all(p <= s for p, s in zip(errors["pSGLD"], errors["SGLD"])))
+    lower = all(p <= s for p, s in zip(errors["pSGLD"], errors["SGLD"]))
     start = errors["SGLD"][0]
     beside = "; ".join(f"{name} {spoken(errors[name])}" for name in NAMES)
     begun = f"of the start: it is {start:.1f} at eps = {first:g}, where SGLD has not moved"
     words = f"least effective sample size of 5000 steps, eps = {first:g} and {last:g}"
     return [
-        Claim(words, "pSGLD larger", ours, larger, why),
-        Claim("error of the weights in sd, by eps", "pSGLD lower", beside, lower, begun),
+        Claim(words, "pSGLD larger", ours, Kind.COMPARISON, larger, why),
+        Claim("error of the weights in sd, by eps", "pSGLD lower", beside, Kind.COMPARISON, lower, begun),
         of_excess(at_home),
         of_cost(at_home),
     ]
@@ -183,7 +184,9 @@ def of_excess(at_home: dict) -> Claim:
     ours = ", ".join(f"{name} {value:+.2f}" for name, value in excess.items())
     near = all(abs(excess[name] / EXPECTED[name] - 1) < 0.3 for name in NAMES)
     why = "batches of 5: the law that pSGLD samples there is far wider than the posterior"
-    return Claim("excess of the variances at eps = 1e-4 is that of gradient noise", paper, ours, Verdict.of(near), why)
+    return Claim(
+        "excess of the variances at eps = 1e-4 is that of gradient noise", paper, ours, Kind.COMPARISON, near, why
+    )
 
 
 def of_cost(at_home: dict) -> Claim:
@@ -194,7 +197,9 @@ def of_cost(at_home: dict) -> Claim:
     most = ", ".join(f"{name} {next(iter(at_home[name].values()))['most']:+.2f}" for name in NAMES)
     ours = f"{ratio:.1f} times as many draws per gradient; {at_eps:.1f} times at equal eps"
     why = f"G is larger where gradients and their noise are small; the largest excess of a feature is {most}"
-    return Claim("pSGLD mixes faster at a mean excess of .2", "asked at equal eps", ours, verdict_of(ratio), why)
+    return Claim(
+        "pSGLD mixes faster at a mean excess of .2", "asked at equal eps", ours, Kind.COMPARISON, faster(ratio), why
+    )
 
 
 def spoken(errors: list[float]) -> str:
@@ -202,9 +207,9 @@ def spoken(errors: list[float]) -> str:
     return ", ".join(f"{error:.2f}" for error in errors)
 
 
-def verdict_of(ratio: float) -> Verdict:
+def faster(ratio: float) -> bool | None:
     """Whether it is above 1; within a quarter nothing is said: costs have errors of a fifth."""
-    return Verdict.UNRESOLVED if 0.8 < ratio < 1.25 else Verdict.of(ratio > 1)
+    return None if 0.8 < ratio < 1.25 else ratio > 1
 
 
 def interpolated(by_eps: dict[float, dict], excess: float = 0.2) -> float:

@@ -6,14 +6,15 @@ sizes: these are those of its networks without convolutions. Of its table SGLD a
 Li & Carin (2016) print them of the same network.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from datasets import IDX_FILES
 from networks import convolutional
 from psgld_mnist import Row, Setting, data_of, difference, learned, of_row
-from study import Claim, Experiment, Study
+from study import Experiment, Study
 from torch.nn import Module, Sequential, Unflatten
+from verdicts import Claim, part
 
 SETTINGS = {
     "pSGLD, T = 1/N": Setting("psgld-same-step", 5e-4, cold=True, stages=2),
@@ -58,7 +59,7 @@ def claims(study: Study) -> list[Claim]:
     why = "the same iterates without noise"
     for name, row in averaged.items():
         found.append(difference(f"{ours} below {name}", "control", table[ours], row, rows, why))
-    return found
+    return [replace(claim, seeds=seeds, reduced=part(epochs, 20, "epochs")) for claim in found]
 
 
 EXPERIMENT = Experiment(

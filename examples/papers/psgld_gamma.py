@@ -11,7 +11,8 @@ import math
 import sympy
 import torch
 from scipy.integrate import quad
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
+from verdicts import Claim, Kind
 
 import samplers
 from recipe import Energy
@@ -78,21 +79,27 @@ def claims_of(by_alpha: dict, by_step: dict) -> list[Claim]:
         results = [by_alpha[gamma][alpha] for gamma in KINDS]
         near = all(abs(r["bias"] - e) < 2 + 3 * r["error"] for r, e in zip(results, expected))
         words = f"alpha = {alpha:g}: bias of E theta^2 without and with Gamma"
-        found.append(Claim(words, "computed apart: {:+g}, {:+g} %".format(*expected), both(results), Verdict.of(near)))
+        found.append(
+            Claim(words, "computed apart: {:+g}, {:+g} %".format(*expected), both(results), Kind.CLOSED_FORM, near)
+        )
     gain = {a: by_alpha["without"][a]["bias"] - by_alpha["with"][a]["bias"] for a in ALPHAS}
     bound = all(gain[a] / 100 <= 4 * (1 - a) / a**1.5 for a in ALPHAS[1:])
     words = "to leave out Gamma costs at most of the order of (1 - alpha)/alpha^(3/2) in the bias"
     ours = ", ".join(f"{gain[a]:.1f} (alpha = {a:g})" for a in ALPHAS[1:])
-    found.append(Claim(words, "Corollary 2", f"{ours} points", Verdict.of(bound)))
+    found.append(Claim(words, "Corollary 2", f"{ours} points", Kind.CLOSED_FORM, bound))
     rest = by_alpha["with"][0.99]
     why = "V is a memory of the path: Gamma, derived for a function of the present theta, does not make up for it"
     vanishes = abs(rest["bias"]) < 3 * rest["error"]
     words = "with Gamma the law is the target's, at the paper's alpha = .99"
-    found.append(Claim(words, "eq. (3)", f"{rest['bias']:+.1f} +- {rest['error']:.1f} %", Verdict.of(vanishes), why))
+    found.append(
+        Claim(words, "eq. (3)", f"{rest['bias']:+.1f} +- {rest['error']:.1f} %", Kind.CLOSED_FORM, vanishes, why)
+    )
     ours = "; ".join(f"{both([by_step[g][h] for g in KINDS])} (h = {h:g})" for h in STEP_SIZES)
     falls = all(abs(r[STEP_SIZES[-1]]["bias"]) < abs(r[STEP_SIZES[0]]["bias"]) for r in by_step.values())
     why = f"a small step shortens the memory of V, and without Gamma the bias goes to {without_memory():.0f} %"
-    found.append(Claim("the bias falls with the step size (alpha = .9)", "Theorem 1", ours, Verdict.of(falls), why))
+    found.append(
+        Claim("the bias falls with the step size (alpha = .9)", "Theorem 1", ours, Kind.CLOSED_FORM, falls, why)
+    )
     return found
 
 

@@ -11,7 +11,8 @@ import sympy
 import torch
 from numpy import ndarray
 from scipy.fft import irfft, rfft
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
+from verdicts import Claim, Kind
 
 import samplers
 from recipe import Energy
@@ -107,26 +108,31 @@ def claims_of(sgld: dict, psgld: dict) -> list[Claim]:
             "variances of SGLD are 1/(k (1 - h k/2)) at every h",
             "closed form",
             f"within {100 * stray:.1f} %",
-            Verdict.of(stray < 0.03),
+            Kind.CLOSED_FORM,
+            stray < 0.03,
         ),
         Claim(
             "pSGLD at alpha = .999 is near its limit alpha -> 1",
             "closed form",
             f"within {100 * drift:.1f} %",
-            Verdict.of(drift < 0.06),
+            Kind.CLOSED_FORM,
+            drift < 0.06,
         ),
         Claim(
             "pSGLD has the lower error at eps = .3 and .6 (h = .15, .3)",
             "Figure 1a, no numbers",
             compared(paper, sgld, STEP_SIZES[2:]),
-            Verdict.of(large),
+            Kind.CLOSED_FORM,
+            large,
         ),
         Claim(
             "... and at small steps",
             "Figure 1a, no numbers",
             compared(paper, sgld, STEP_SIZES[:2]),
-            Verdict.of(small),
+            Kind.CLOSED_FORM,
+            small,
             "V remembers 1/(1 - alpha) steps; where the chain needs longer to forget, it lingers in the tails",
+            elsewhere="alpha -> 1, in closed form",
         ),
     ]
 

@@ -16,7 +16,8 @@ import numpy
 import sympy
 import torch
 from numpy import ndarray
-from study import Claim, Experiment, Study, Verdict
+from study import Experiment, Study
+from verdicts import Claim, Kind
 
 from recipe import Energy
 from samplers import SANTA, Phase, PSGLDSameStep, sample
@@ -168,7 +169,8 @@ def laws(fixed: dict[float, dict]) -> list[Claim]:
                 f"at beta = {1 / T:g} Santa samples exp(-beta U): P(left)",
                 f"{printed}, exact",
                 f"{left:.4f} +- {error:.4f} (E x = {mean:.3f}, E x^2 = {square:.3f})",
-                Verdict.of(abs(left - boltzmann(T)) < 4 * error + 0.01),
+                Kind.CLOSED_FORM,
+                abs(left - boltzmann(T)) < 4 * error + 0.01,
             )
         )
     return rows
@@ -183,13 +185,15 @@ def exponents(variances: dict[float, dict[float, float]]) -> list[Claim]:
             "noise of variance 2 eta^(3/2) g/beta: Var theta under theta^2/2, g = .3",
             "1, exact",
             shown[1.5],
-            Verdict.of(max(abs(v - 1) for v in right) < 0.03),
+            Kind.CLOSED_FORM,
+            max(abs(v - 1) for v in right) < 0.03,
         ),
         Claim(
             "... with eta in the place of eta^(3/2), as a port of the release has it",
             "1, exact",
             shown[1.0],
-            Verdict.of(max(abs(v - 1) for v in wrong) < 0.03),
+            Kind.CLOSED_FORM,
+            max(abs(v - 1) for v in wrong) < 0.03,
             "the friction per step stays as it is at every eta, so the bias does not vanish",
         ),
     ]
@@ -206,14 +210,17 @@ def annealing(runs: dict[str, dict]) -> list[Claim]:
             "Santa crosses to the global minimum, RMSprop stays in the local one",
             "figure, one run",
             f"Santa {share['Santa']:.3f}, RMSprop {share['RMSprop']:.3f}; U - min U of those {excess:.1e}",
-            Verdict.of(share["Santa"] > 0.5 and share["RMSprop"] == 0),
+            Kind.COMPARISON,
+            share["Santa"] > 0.5 and share["RMSprop"] == 0,
         ),
         Claim(
             "... with the inverse temperature sqrt(t) of the released code",
             "figure",
             f"Santa {share['beta = sqrt(t)']:.3f}",
-            Verdict.of(share["beta = sqrt(t)"] > 0.5),
-            "sqrt(t) is frozen before a chain has crossed; the cooling here falls from T = 3 to .1 by equal factors",
+            Kind.COMPARISON,
+            share["beta = sqrt(t)"] > 0.5,
+            "sqrt(t) is frozen before a chain has crossed",
+            elsewhere="cooling from T = 3 to .1 by equal factors",
         ),
         Claim(
             "both stages are needed",
@@ -221,7 +228,8 @@ def annealing(runs: dict[str, dict]) -> list[Claim]:
             f"refinement only: {share['refinement only']:.3f}; exploration only: {share['exploration only']:.3f}, "
             f"median distance {numpy.median(distance(ends['exploration only'])):.2g} to a minimum "
             f"(both stages {numpy.median(distance(ends['Santa'])):.1g})",
-            Verdict.of(share["refinement only"] == 0 and numpy.median(distance(ends["exploration only"])) > 0.03),
+            Kind.COMPARISON,
+            share["refinement only"] == 0 and numpy.median(distance(ends["exploration only"])) > 0.03,
         ),
     ]
 

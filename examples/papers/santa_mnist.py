@@ -10,7 +10,7 @@ gradient before the half step in which it is used, and averages it with the one 
 Reduced are the epochs of the three seeds; one seed has the paper's 100, to see what the others lack.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,16 +18,19 @@ from typing import Any
 import torch
 from datasets import IDX_FILES
 from psgld_mnist import NEAR, Row, data_of, difference, network_of, scores
-from study import Claim, Experiment, Study, Verdict, spread
+from study import Experiment, Study, spread
 from sympy import sqrt
 from torch.nn import Module
 from training import Curve, train
+from verdicts import Claim, Kind, part
 
 import samplers
 from recipe import Recipe, adapted, force, fraction, friction, grad, noise, num_data, positive, potential, total, vector
 
 BATCH = 100
 EXPLORE = 0.3  # of the run
+SCORING = "single networks are scored where the release averages"
+OPEN = {"Santa, poster": f"the friction C is not chosen, and {SCORING}", "Santa, released": SCORING}
 STAGES = 5  # lr is halved at the end of each but the last
 FIRST_FRICTION = 1000.0  # of the release
 
@@ -241,16 +244,22 @@ def claims_of(study: Study, table: dict[str, Row], epochs: int, why: dict[str, s
         for rival in rivals:
             printed = f"{PRINTED[santa]} against {PRINTED[rival]}"
             words = f"{santa} below {rival}, {epochs} epochs"
-            found.append(difference(words, printed, table[santa], table[rival], rows, why[santa]))
-    return found
+            gap = difference(words, printed, table[santa], table[rival], rows, why[santa])
+            found.append(replace(gap, free=OPEN[santa]))
+    return [replace(claim, reduced=part(epochs, EPOCHS, "epochs")) for claim in found]
 
 
 def of_row(name: str, row: Row, epochs: int) -> Claim:
     """A test error beside the printed one."""
     same = abs(fmean(row.errors) - PRINTED[name]) <= NEAR
     words = f"{name}, test error after {epochs} epochs"
-    why = f"lr = {row.setting.lr:g}" + ("" if epochs == EPOCHS else f"; the paper has {EPOCHS} epochs")
-    return Claim(words, f"{PRINTED[name]} %", f"{spread(row.errors)} %", Verdict.of(same), why)
+    why = f"lr = {row.setting.lr:g}"
+    free = OPEN.get(name, "")
+    if not free and fmean(row.errors) < PRINTED[name] - NEAR:
+        why += "; a baseline below the printed one is no failure"
+    return Claim(
+        words, f"{PRINTED[name]} %", f"{spread(row.errors)} %", Kind.FIGURE, same, why, seeds=len(row.runs), free=free
+    )
 
 
 def picture(study: Study, table: dict[str, Row]) -> None:

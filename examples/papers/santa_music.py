@@ -10,7 +10,7 @@ Batches are 16 pieces of 100 steps at most, where the code takes a whole sequenc
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,11 +18,12 @@ from typing import Any
 import numpy
 import torch
 from datasets import read_npz
-from study import Claim, Experiment, Study, Verdict, spread
+from study import Experiment, Study, spread
 from torch import Tensor
 from torch.nn import GRU, Linear, Module, Parameter
 from torch.nn.functional import binary_cross_entropy_with_logits
 from training import Curve, train
+from verdicts import Claim, Kind, part
 
 import samplers
 from recipe.errors import RecipeError
@@ -184,8 +185,8 @@ def claims(study: Study) -> list[Claim]:
     for data, epochs in lengths.items():
         size = {"data": data, "units": units, "epochs": epochs}
         rows = {method: best_of(study, candidates, seeds, size) for method, candidates in METHODS.items()}
-        found += [of_row(data, method, runs, epochs) for method, runs in rows.items()]
-        found.append(of_order(data, rows))
+        own = [*(of_row(data, method, runs, epochs) for method, runs in rows.items()), of_order(data, rows)]
+        found += [replace(claim, seeds=seeds, reduced=part(epochs, EPOCHS, "epochs")) for claim in own]
         curves[data] = {method: runs[0]["curve"] for method, runs in rows.items()}
     picture(study, curves)
     return found
@@ -211,9 +212,10 @@ def of_row(data: str, method: str, runs: list[dict], epochs: int) -> Claim:
     ours = [run["test"] for run in runs]
     printed = PRINTED[method.removesuffix(", lr chosen")][data]
     why = f"lr = {runs[0]['lr']:g}, best after epoch {runs[0]['epoch']:.0f} of {epochs}"
-    why += "" if epochs == EPOCHS else f"; the paper has {EPOCHS}"
-    same = Verdict.of(abs(fmean(ours) - printed) <= 0.1)
-    return Claim(f"{SETS[data]}: {method}, test NLL", f"{printed:.2f}", spread(ours), same, why)
+    if fmean(ours) < printed - 0.1 and method != "Santa":
+        why += "; a baseline below the printed one is no failure"
+    same = abs(fmean(ours) - printed) <= 0.1
+    return Claim(f"{SETS[data]}: {method}, test NLL", f"{printed:.2f}", spread(ours), Kind.FIGURE, same, why)
 
 
 def of_order(data: str, rows: dict[str, list[dict]]) -> Claim:
@@ -224,8 +226,8 @@ def of_order(data: str, rows: dict[str, list[dict]]) -> Claim:
     printed = f"{PRINTED['Santa'][data]:.2f}; " + ", ".join(
         f"{method} {PRINTED[method][data]:.2f}" for method in ("Adam", "RMSprop")
     )
-    why = "one seed each; lr of the rivals chosen where it says so"
-    return Claim(f"{SETS[data]}: Santa lowest", printed, ours, Verdict.of(tests["Santa"] < tests[rival]), why)
+    why = "lr of the rivals chosen where it says so"
+    return Claim(f"{SETS[data]}: Santa lowest", printed, ours, Kind.COMPARISON, tests["Santa"] < tests[rival], why)
 
 
 def picture(study: Study, curves: dict[str, dict[str, list[list[float]]]]) -> None:

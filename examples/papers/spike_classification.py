@@ -7,13 +7,15 @@ that of the probability sigmoid(X w) of the average weights against y, so that c
 """
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
 import torch
-from spike_chains import V1, DataSet, P, averaging, coefficients, move, mse, predictors
-from study import Claim, Experiment, Study, Verdict
+from spike_chains import PAPER_STEPS, V1, DataSet, P, averaging, coefficients, move, mse, predictors
+from study import Experiment, Study
 from torch import Tensor
 from torch.nn.functional import softplus
+from verdicts import Claim, Kind, part
 
 import samplers
 from samplers.schedules import Polynomial
@@ -113,7 +115,8 @@ def claims(study: Study) -> list[Claim]:
     for name in ("marginal", "gibbs"):
         results[name] = study.result(chains, method=name, start="stable", **size, latents=latents)
     picture(study, results)
-    return claims_of(results, printed, mse(study.result(truth, sets=sets)["errors"][0]), latents)
+    found = claims_of(results, printed, mse(study.result(truth, sets=sets)["errors"][0]), latents)
+    return [replace(claim, reduced=part(steps, PAPER_STEPS, "steps")) for claim in found]
 
 
 def claims_of(results: dict[str, dict], printed: dict, floor: float, latents: list[list[float]]) -> list[Claim]:
@@ -131,42 +134,48 @@ def claims_of(results: dict[str, dict], printed: dict, floor: float, latents: li
             "SGLD-SA is best or near best in every column (steps stable from the start)",
             PRINTED["SGLD-SA"],
             f"{row(columns['SGLD-SA'])}; the true weights {floor:.4f}",
-            Verdict.of(all(a < min(1.05 * b, sgld) for a, b in zip(sa, esm, strict=True))),
+            Kind.COMPARISON,
+            all(a < min(1.05 * b, sgld) for a, b in zip(sa, esm, strict=True)),
             f"sigma and delta end at {ends}",
         ),
         Claim(
             "... and hardly depends on the start",
             "MSE .089 to .105",
             f"MSE {min(sa):.4f} to {max(sa):.4f}",
-            Verdict.of(max(sa) < 1.2 * min(sa)),
+            Kind.COMPARISON,
+            max(sa) < 1.2 * min(sa),
             "v0 is no start: it stays, and the averages of the latents only pass through the first sigma",
         ),
         Claim(
             "... also with the printed steps .01 k^(-1/3) from k = 1",
             "MSE .089 to .105",
             row(printed["errors"]),
-            Verdict.of(max(first) < 1.2 * min(sa)),
+            Kind.COMPARISON,
+            max(first) < 1.2 * min(sa),
             "h times the curvature is above 2 at first, but the slope of this likelihood is bounded: nothing blows up",
         ),
         Claim(
             "ESM fails from some starts",
             PRINTED["ESM"],
             row(columns["ESM"]),
-            Verdict.of(max(esm) > 1.5 * min(esm)),
+            Kind.COMPARISON,
+            max(esm) > 1.5 * min(esm),
             "its latents are at their optimum at once, for weights that are still at 0",
         ),
         Claim(
             "SGLD overfits",
             PRINTED["SGLD"],
             row(columns["SGLD"]),
-            Verdict.of(sgld > 1.5 * max(sa)),
+            Kind.COMPARISON,
+            sgld > 1.5 * max(sa),
             "under N(0, 1); the paper's columns differ although SGLD has no v0: one data set each, presumably",
         ),
         Claim(
             "probabilities of SGLD-SA are calibrated: MAE = 2 MSE",
             "1.92; 1.88; 1.39; 1.85",
             "; ".join(f"{a / b:.2f}" for a, b in zip(mae, sa, strict=True)),
-            Verdict.of(all(abs(a / b - 2) < 0.2 for a, b in zip(mae, sa, strict=True))),
+            Kind.COMPARISON,
+            all(abs(a / b - 2) < 0.2 for a, b in zip(mae, sa, strict=True)),
             "below 2 probabilities are too sure: 997 spikes of variance v0 sigma^2 are noise in the scores, which the "
             "coefficients grow to outweigh; sigma is no scale of the data here",
         ),
@@ -174,7 +183,8 @@ def claims_of(results: dict[str, dict], printed: dict, floor: float, latents: li
             "averaged latents cost nothing against the posterior at the same sigma and delta (not in the paper)",
             "-",
             modes,
-            Verdict.of(all(a < 1.05 * b for a, b in zip(sa, exact, strict=True))),
+            Kind.COMPARISON,
+            all(a < 1.05 * b for a, b in zip(sa, exact, strict=True)),
             "the averages tend to a law of their own, neither the marginal nor the joint posterior",
         ),
         covered(results["SGLD-SA"], results["gibbs"]),
@@ -193,8 +203,9 @@ def covered(stable: dict, gibbs: dict) -> Claim:
         "SGLD-SA has sensible posteriors of the three coefficients (v0 = .1, sigma = .6)",
         "Figure 4a to c, no numbers",
         f"95 %: {intervals}",
-        Verdict.of(all(x < b < y for b, x, y in zip(beta, low, high, strict=True))),
-        f"as the probabilities are too sure; exact given sigma and delta (gibbs): {exact}",
+        Kind.COMPARISON,
+        all(x < b < y for b, x, y in zip(beta, low, high, strict=True)),
+        f"one data set; as the probabilities are too sure; exact given sigma and delta (gibbs): {exact}",
     )
 
 

@@ -1,8 +1,8 @@
 """What every experiment shares: results that are computed once and kept, claims beside those of the paper, pictures.
 
 An experiment is a file with an `EXPERIMENT`. Its `claims` asks a `Study` for results, each a function of plain
-settings, and says what the paper claims, what came out and whether that is the same. A result that is there is read,
-so that an interrupted run goes on where it was, and a changed setting is a new result.
+settings, and says what the paper claims and what came out; the verdict follows (`verdicts`). A result that is there is
+read, so that an interrupted run goes on where it was, and a changed setting is a new result.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import matplotlib
 from datasets import check_file
+from verdicts import Claim
 
 from recipe.errors import RecipeError
 
@@ -38,30 +39,6 @@ class Scale(Enum):
     QUICK = "quick"
     REDUCED = "reduced"
     FULL = "full"
-
-
-class Verdict(Enum):
-    """Whether a claim of a paper is found here."""
-
-    HOLDS = "holds"
-    FAILS = "fails"
-    UNRESOLVED = "not resolved"  # within the spread of seeds, or of the test set
-
-    @classmethod
-    def of(cls, is_so: bool) -> "Verdict":
-        """HOLDS or FAILS."""
-        return cls.HOLDS if is_so else cls.FAILS
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A row of the table: what the paper says and prints, what is found, and why where they differ."""
-
-    words: str
-    paper: str
-    ours: str
-    verdict: Verdict
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -288,7 +265,6 @@ def table(experiment: Experiment, claims: Sequence[Claim], seconds: float) -> st
     """The claims as a table in Markdown, with the minutes of a processor that the results took."""
     lines = [f"### {experiment.name}: {experiment.paper} ({seconds / 60:.1f} min)", ""]
     lines += [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
-    for c in claims:
-        cells = (c.words, c.paper, c.ours, c.verdict.value, c.why)
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    for claim in claims:
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in claim.cells)} |")
     return "\n".join(lines) + "\n"

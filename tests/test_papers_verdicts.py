@@ -1,0 +1,141 @@
+"""The policy of verdicts on the papers' claims: what refutes, what cannot, and what a row has to say."""
+
+from itertools import product
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("papers")
+
+
+def claim(kind, found, **standing):
+    from verdicts import Claim, Kind
+
+    return Claim("the words", "1.21 %", "1.72 %", Kind[kind], found, **standing)
+
+
+def test_fails_is_no_verdict():
+    from verdicts import Verdict
+
+    words = {verdict.value for verdict in Verdict}
+    assert words == {
+        "reproduced",
+        "reproduced at reduced scale",
+        "holds only under another scoring or setting",
+        "false as stated",
+        "not decided here",
+    }
+
+
+@pytest.mark.parametrize("kind", ["FIGURE", "COMPARISON"])
+@pytest.mark.parametrize("seeds", [1, 3, None])
+def test_a_missed_figure_or_order_refutes_nothing(kind, seeds):
+    missed = claim(kind, False, seeds=seeds, why="so it came out")
+    assert missed.verdict.value == "not decided here"
+
+
+def test_what_is_computed_refutes_with_its_reason_alone():
+    assert claim("CLOSED_FORM", False, why="the friction amplifies").verdict.value == "false as stated"
+    assert claim("CLOSED_FORM", False).verdict.value == "not decided here"
+
+
+@pytest.mark.parametrize("standing", [{"reduced": "15 of 100 epochs"}, {"free": "the friction C is not chosen"}])
+def test_neither_a_reduced_run_nor_an_open_constant_refutes(standing):
+    refused = claim("CLOSED_FORM", False, why="computed", **standing)
+    assert refused.verdict.value == "not decided here"
+    assert next(iter(standing.values())) in refused.cells[-1]
+
+
+@pytest.mark.parametrize("kind", ["CLOSED_FORM", "FIGURE", "COMPARISON"])
+def test_a_reduced_run_reproduces_at_reduced_scale(kind):
+    assert claim(kind, True).verdict.value == "reproduced"
+    assert claim(kind, True, reduced="15 of 100 epochs").verdict.value == "reproduced at reduced scale"
+
+
+def test_a_claim_that_holds_elsewhere_says_where():
+    row = claim("COMPARISON", False, elsewhere="one sample in 5000 steps")
+    assert row.cells[3] == "holds only under another scoring or setting: one sample in 5000 steps"
+    assert claim("COMPARISON", True, elsewhere="one sample in 5000 steps").cells[3] == "reproduced"
+
+
+def test_what_is_within_the_spread_is_not_decided_whatever_stands_beside_it():
+    for kind, why, elsewhere in product(("CLOSED_FORM", "COMPARISON"), ("", "computed"), ("", "at T = 1")):
+        assert claim(kind, None, why=why, elsewhere=elsewhere).verdict.value == "not decided here"
+
+
+def test_a_truth_of_numpy_is_a_truth():
+    import numpy
+
+    assert claim("CLOSED_FORM", numpy.bool_(False), why="computed").verdict.value == "false as stated"
+    assert claim("FIGURE", numpy.bool_(True)).verdict.value == "reproduced"
+
+
+def test_a_row_of_one_seed_says_so():
+    assert claim("FIGURE", True, seeds=1).cells[2] == "1.72 %; one seed"
+    assert claim("FIGURE", True, seeds=3).cells[2] == "1.72 %"
+
+
+def test_a_trend_over_groups_is_tested_against_the_spread_of_seeds():
+    """Means alone would rise in all of them."""
+    from verdicts import rises
+
+    assert rises([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9], [3.0, 3.1, 2.9]]) is True
+    assert rises([[1.0, 2.0, 0.0], [1.1, 2.1, 0.1]]) is None
+    assert rises([[1.0, 1.1, 0.9], [2.0]]) is None
+    assert rises([[1.0, 1.1, 0.9], [0.0, 0.1, -0.1], [3.0, 3.1, 2.9]]) is False
+
+
+def test_a_wider_network_of_one_seed_decides_no_trend(study, monkeypatch):
+    import psgld_mnist as example
+
+    name = "pSGLD, T = 1/N"
+    runs = [{"average": {"error": error}} for error in (1.40, 1.46, 1.52)]
+    monkeypatch.setattr(type(study), "result", lambda *_, **settings: {"average": {"error": 1.30}})
+    found = example.of_width(study, {400: {name: example.Row(example.Setting("psgld", 1e-3), runs)}})
+    assert found.verdict.value == "not decided here"
+    assert found.cells[2].endswith("800: 1.30 %; one seed")
+
+
+def test_a_baseline_below_the_printed_error_is_no_failure():
+    import psgld_mnist as example
+
+    better = example.of_row("SGD", 1.72, example.Row(example.Setting("sgd", 0.5), [{"average": {"error": 1.4}}] * 3))
+    assert better.verdict.value == "not decided here"
+    assert better.why.endswith("below it: a better rival is no failure")
+
+
+def test_santa_is_not_judged_while_its_friction_is_open():
+    import santa_mnist as example
+    from psgld_mnist import Row
+
+    row = Row(example.Setting("santa", 1e-3), [{"last": {"error": 3.0}}] * 3, "last")
+    judged = {name: example.of_row(name, row, example.EPOCHS) for name in example.SANTAS}
+    assert {claim.verdict.value for claim in judged.values()} == {"not decided here"}
+    assert "friction C" in judged["Santa, poster"].cells[-1]
+    assert all("release averages" in claim.cells[-1] for claim in judged.values())
+
+
+def test_a_quick_run_neither_reproduces_nor_refutes_at_full_scale(tmp_path, monkeypatch):
+    import run
+    from study import Experiment, Scale
+
+    found = [claim("CLOSED_FORM", False, why="computed"), claim("FIGURE", True)]
+    monkeypatch.setattr(run, "EXPERIMENTS", {"one": Experiment("one", "a paper", claims=lambda study: found)})
+    quick = run.run(["one"], None, tmp_path, Scale.QUICK)
+    assert "not decided here" in quick and "reproduced at reduced scale" in quick and "false" not in quick
+    assert "false as stated" in run.run(["one"], None, tmp_path, Scale.REDUCED)
+
+
+def test_the_stated_prior_told_its_support_is_above_the_noise_floor():
+    """Normal equations of 1000 weights beside the solve of 100 data: 3.27 and 3.56 on the third data set, not 3.02."""
+    import spike_regression as example
+    import torch
+
+    data = example.data_set(2)
+    X, y = data.X.double(), data.y.double()
+    for v0, expected in zip(example.SPIKES, (3.27, 3.56), strict=True):
+        precision = torch.full((1000,), 1 / v0, dtype=torch.float64)
+        precision[:3] = 1 / 100.0
+        w = example.known_support(data, v0)
+        torch.testing.assert_close(w, torch.linalg.solve(X.T @ X + precision.diag(), X.T @ y))
+        assert example.errors(w, data)[1] == pytest.approx(expected, abs=0.01)
+    assert example.errors(torch.cat([data.beta, torch.zeros(997)]), data)[1] == pytest.approx(3.02, abs=0.01)
