@@ -1,6 +1,7 @@
 """The policy of verdicts on the papers' claims: what refutes, what cannot, and what a row has to say."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -139,3 +140,51 @@ def test_the_stated_prior_told_its_support_is_above_the_noise_floor():
         torch.testing.assert_close(w, torch.linalg.solve(X.T @ X + precision.diag(), X.T @ y))
         assert example.errors(w, data)[1] == pytest.approx(expected, abs=0.01)
     assert example.errors(torch.cat([data.beta, torch.zeros(997)]), data)[1] == pytest.approx(3.02, abs=0.01)
+
+
+PAGE = (Path(__file__).parents[1] / "examples" / "papers" / "results.md").read_text()
+
+
+def rows_of(text):
+    """The cells of the rows of a table, less its head."""
+    return [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+
+
+def sections():
+    """The text under each head of an experiment, by its name, after the minutes it took."""
+    heads = [part.split(":", 1) for part in PAGE.split("\n### ")[1:]]
+    return {name: (rest.split(" min)")[0].rpartition("(")[2], rest) for name, rest in heads}
+
+
+def test_every_verdict_of_the_page_is_one_of_the_policy_and_a_refutation_has_its_reason():
+    from run import EXPERIMENTS
+    from verdicts import Verdict
+
+    assert list(sections()) == list(EXPERIMENTS)
+    words = {verdict.value for verdict in Verdict}
+    for _, text in sections().values():
+        for _, _, here, verdict, why in rows_of(text):
+            assert verdict.split(":")[0] in words
+            assert why.strip(" |") or verdict != Verdict.FALSE.value
+            assert "one seed" not in here or verdict != Verdict.FALSE.value
+
+
+def test_the_headlines_of_the_page_have_the_verdicts_and_the_minutes_of_its_tables():
+    """A headline whose experiment has no such verdict, or took other minutes, was written by hand."""
+    lines = rows_of(PAGE.split("\n## ")[0])
+    assert {paper for paper, *_ in lines} == {"pSGLD", "SGLD-SA", "SGHMC-SA", "i-SGD", "Santa", "ATMC"}
+    for _, claim, verdict, _, where in lines:
+        minutes, name = where.split(", ")
+        assert minutes == sections()[name][0], claim
+        given = {row[3] for row in rows_of(sections()[name][1])}
+        assert {part.split(":")[0].split(" with ")[0] for part in verdict.split("; ")} <= given, claim
+
+
+def test_the_page_has_the_known_support_as_it_is_computed():
+    """Five data sets: 3.34 at v0 = .001 and 3.73 at .01."""
+    import spike_regression as example
+
+    data = [example.data_set(seed) for seed in range(5)]
+    for v0 in example.SPIKES:
+        mean = sum(example.errors(example.known_support(d, v0), d)[1] for d in data) / len(data)
+        assert f"{mean:.2f} (v0 = {v0:g})" in sections()["spike-regression"][1]

@@ -224,7 +224,8 @@ def claims_of(stable: dict, printed: dict, exact: dict, sgld: dict, others: dict
             f"MSE {min(level):.2f} to {max(level):.2f}; sigma ends at {ends}",
             Kind.FIGURE,
             max(level) < 1.05 * PRINTED_MSE,
-            f"the true weights have {floor:.2f} on these data, and the printed figures are of one data set that is not",
+            f"the true weights have {floor:.2f} on these data, and the printed figures are of one data set that is not "
+            "given",
         ),
         Claim(
             "the stated prior has the noise floor in its reach: its exact posterior mean, told which three matter",
