@@ -307,6 +307,7 @@ def attacks(data: str, curves: dict[str, list[float]], runs: dict[str, list[dict
                 Kind.COMPARISON,
                 beyond[name] > beyond["SGHMC"] if alike[name] else None,
                 f"without an attack {clean[name]:.1f} against {clean['SGHMC']:.1f} %",
+                free=START,
             )
             for name in SPIKED
         ),
