@@ -3,7 +3,7 @@
 The target is N(0, diag(.16, 1)). The paper: at every step size pSGLD has the lower error of the covariance and the
 lower autocorrelation time. Both samplers have an exact law here, SGLD at any step size, pSGLD where its V forgets
 nothing (alpha -> 1), and the runs are held against both, for the paper's alpha = .99 and for shorter and longer
-memories.
+memories. V is that of the steps before; the paper's Algorithm 1 has the present gradient in it.
 """
 
 import numpy

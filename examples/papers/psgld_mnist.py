@@ -5,9 +5,10 @@ fifth of them, predictions averaged over every 100th iterate after 300, weighted
 here with their last iterate, as in the paper, and averaged: what averaging buys without noise. U is the sum over the
 data and lr = h N, so that the paper's eps is 2 lr as printed, and lr in the code that its authors published.
 
-That code injects noise of temperature 1/N, next to none, where T = 1 is the posterior: both are in the table. Step
-sizes are chosen by the error on the last sixth of the training data, in runs of a fifth of the epochs, at T = 1 also
-whether they halve; then every method learns from all training data.
+That code injects noise of temperature 1/N, next to none, where T = 1 is the posterior: both are in the table. Its
+author on why (github.com/ChunyuanLI/pSGLD/issues/2): for faster convergence in practice. Step sizes are chosen by the
+error on the last sixth of the training data, in runs of a fifth of the epochs, at T = 1 also whether they halve; then
+every method learns from all training data.
 
 How the paper made its row of one network that is distilled from the average is not printed. Here the network learns
 soft labels, the average of the predictions for the training data after each epoch, by RMSprop as it would learn labels.
