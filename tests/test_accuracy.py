@@ -312,10 +312,13 @@ def test_equal_draws_state_equal_errors(draws):
     assert first.figures == second.figures
 
 
-def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_unless_it_is_switched_off(draws, capsys):
-    pairs = draws.accuracy(chains=50, steps=60, progress=False).pairs
+def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_where_the_run_had_one_or_it_is_asked_for(draws, capsys):
+    pairs = draws.accuracy(chains=50, steps=60).pairs
     assert capsys.readouterr().err == ""
-    draws.accuracy(chains=50, steps=60)
+    run = dict(init=torch.zeros(1), step_size=0.5, steps=50, progress=True)
+    samplers.sample(samplers.SGLD, lambda x: (x**2).sum() / 2, **run).accuracy(chains=8, steps=20)
+    assert "sgld, pairs: 100%" in capsys.readouterr().err
+    draws.accuracy(chains=50, steps=60, progress=True)
     bars = capsys.readouterr().err
     whole = pairs.warmup + pairs.steps
     assert f"sgld, pairs: 100%|██████████| {whole}/{whole}" in bars

@@ -251,7 +251,9 @@ class Draws(Mapping):
                 table[column] = [biases.get(name, np.nan) for name in table.index]
         return table
 
-    def accuracy(self, *, chains: int | None = None, steps: int | None = None, progress: bool = True) -> Accuracy:
+    def accuracy(
+        self, *, chains: int | None = None, steps: int | None = None, progress: bool | None = None
+    ) -> Accuracy:
         """The errors of the mean and the sd of every coordinate of the target, and what to change: `print` it.
 
         Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: chains at h,
@@ -266,11 +268,11 @@ class Draws(Mapping):
             bias = 2 (E_V - E_{V/2}).
 
         A bias is the law of the draws less the target's, with a standard error from the differences between pairs.
-        `chains`: the number of pairs; `steps`: of each pair. By default as many in all as the run had, or 10,000 each,
-        in pairs of 20 autocorrelation times. `progress` shows a bar, whose steps grow in number until the pairs have
-        settled. Metropolised draws have no bias of the step. `summary` shows the biases from then on. Raises
-        RecipeError for draws that were loaded or do not come from `sample`, and for runs with schedules, with
-        adaptations that go on, and at temperature 0.
+        `chains`: the number of groups; `steps`: of each chain at h. By default as many in all as the run had, or 10,000
+        each, in groups of 20 autocorrelation times. `progress` shows a bar, by default where the run did; its steps
+        grow in number until the groups have settled. Metropolised draws have no bias of the step. `summary` shows the
+        biases from then on. Raises RecipeError for draws that were loaded or do not come from `sample`, and for runs
+        with schedules, with adaptations that go on, and at temperature 0.
 
         `divergence`, where steps have a work W, of the law rho_h of the draws, all blocks, to leading order:
 
@@ -284,7 +286,7 @@ class Draws(Mapping):
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2                                         # sd 1, at h 1/sqrt(1 - h/2)
         >>> draws = sample(SGLD, bowl, init=torch.zeros(1), steps=1000, step_size=0.4, progress=False)
-        >>> figure = draws.accuracy(progress=False).by_name()["theta[0]", "sd"]
+        >>> figure = draws.accuracy().by_name()["theta[0]", "sd"]
         >>> round(figure.step, 1)
         0.1
         """
@@ -295,7 +297,8 @@ class Draws(Mapping):
                 do="Call samplers.sample again with the same arguments; with checkpoint=, it makes no step twice.",
             )
         sound = self.sound_chains("accuracy")
-        self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps, progress=progress)
+        shown = self._again.shown if progress is None else progress
+        self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps, progress=shown)
         return self._accuracy
 
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int | None = None) -> Report:

@@ -84,8 +84,8 @@ class PairedRun:
     """A finished run that can be repeated in pairs, for `Draws.accuracy` and `Draws.report`.
 
     `state`: the last state of its chains by block; `compiled(recipe)` compiles its step for another recipe, and
-    `stepped` its step with work, None where there is none; `exchanges`: whether its chains swapped states with other
-    temperatures.
+    `stepped` its step with work, None where there is none; `shown`: whether the run had a progress bar; `exchanges`:
+    whether its chains swapped states with other temperatures.
     """
 
     plan: Plan
@@ -96,6 +96,7 @@ class PairedRun:
     stepped: Callable[..., Step] | None
     backend: str
     where: str
+    shown: bool
     exchanges: bool
 
     @cached_property

@@ -216,6 +216,7 @@ def sample(
         stepped=None if with_work is None else partial(with_work, recipe),
         backend=backend,
         where=where,
+        shown=progress is True,
     )
     draws = Run(plan, inputs, moved, kernel, stops, record, asked, again).go(progress)
     flag_risen(draws, recipe, inputs, start, moved, record, plan)
