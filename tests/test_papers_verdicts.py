@@ -142,6 +142,19 @@ def test_the_stated_prior_told_its_support_is_above_the_noise_floor():
     assert example.errors(torch.cat([data.beta, torch.zeros(997)]), data)[1] == pytest.approx(3.02, abs=0.01)
 
 
+def test_at_equal_steps_the_times_of_psgld_are_longer_and_at_equal_times_its_errors_smaller():
+    """Normal laws: rates (.9375, .15) of SGLD and (.342, .1445) of pSGLD at h = .15; the page has the same row."""
+    import psgld_gaussian as example
+
+    assert example.law_of(example.sgld_law, 0.15) == pytest.approx((6.73, 0.0556), rel=3e-3)
+    assert example.law_of(example.psgld_law, 0.15) == pytest.approx((8.85, 0.0277), rel=3e-3)
+    time = example.law_of(example.psgld_law, 0.2)[0]
+    assert example.error_at(time) == pytest.approx(example.law_of(example.psgld_law, 0.2)[1])
+    row = example.of_times()
+    assert row.found is False and row.verdict.value.startswith("holds only under")
+    assert list(row.cells) in rows_of(sections()["psgld-gaussian"][1])
+
+
 PAGE = (Path(__file__).parents[1] / "examples" / "papers" / "results.md").read_text()
 
 
