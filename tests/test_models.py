@@ -1,6 +1,8 @@
 """Models of named variables: laws that are conjugate or known by quadrature, of chains that move in free numbers."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.distributions import (
     Bernoulli,
     Beta,
     Dirichlet,
+    Distribution,
     Gamma,
     HalfCauchy,
     HalfNormal,
@@ -32,6 +35,7 @@ import samplers
 from recipe import RecipeError
 from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
+from samplers.target.variables import unchecked
 
 F64 = torch.float64
 
@@ -367,6 +371,26 @@ def test_an_angle_is_sampled_between_its_ends():
     draws = sample(HMC, angle, **SMALL)["phi"]
     mean = 0.8635  # I_1(4)/I_0(4) of cos phi
     check({"phi": draws}, {"cos": (lambda d: d["phi"].cos(), mean)})
+
+
+def test_checks_of_torch_are_on_again_after_threads_that_end_in_any_order():
+    inside, first_has_left = threading.Barrier(2, timeout=10), threading.Event()
+
+    def first():
+        with unchecked:
+            inside.wait()
+        first_has_left.set()
+
+    def second():
+        with unchecked:
+            inside.wait()
+            first_has_left.wait(10)
+            assert not Distribution._validate_args
+
+    with ThreadPoolExecutor(2) as threads:
+        for thread in [threads.submit(first), threads.submit(second)]:
+            thread.result()
+    assert Distribution._validate_args
 
 
 def test_a_model_prints_its_variables():

@@ -92,7 +92,7 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
     for other in others:
         _check_alike(first, other)
     for name, node in first.items():
-        with seeded(0), unchecked():
+        with seeded(0), unchecked:
             check_normalisation(node["fn"], biject_to(node["fn"].support), name, f"{WHERE}, {name!r}", is_cut=False)
     variables = {name: Variable(name, node["fn"]) for name, node in first.items()}
     values = {name: node["value"] for name, node in first.items()}

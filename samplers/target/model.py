@@ -38,7 +38,7 @@ class Constrained(Coordinates):
     def _one(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         theta: dict[str, torch.Tensor] = {}
         volume = z.new_zeros(())
-        with unchecked():
+        with unchecked:
             for name, x in Layout(self.free).by_name(z).items():
                 map = self.variables[name].map(theta)
                 y = theta[name] = map(x)
@@ -51,7 +51,7 @@ class Constrained(Coordinates):
 
     def _inverse(self, theta: torch.Tensor) -> torch.Tensor:
         values = Layout(self.shapes).by_name(theta)
-        with unchecked():
+        with unchecked:
             return _flat({name: variable.map(values).inv(values[name]) for name, variable in self.variables.items()})
 
     def placed(self, theta: torch.Tensor, where: str) -> "Constrained":
@@ -108,7 +108,7 @@ class Model:
 
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
         """U at the values of the variables of one chain, on a batch."""
-        with unchecked():
+        with unchecked:
             return -self.log_density(theta, *batch)
 
     def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -82,15 +83,29 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Turns off the checks of torch.distributions: densities outside of the support are not finite and do not raise."""
-    before = Distribution._validate_args  # torch has no public getter
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+class _Unchecked:
+    """The checks of torch.distributions, off while a thread is inside; the last thread restores the first's setting."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.inside = 0
+        self.before = True
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = Distribution._validate_args  # torch has no public getter
+                Distribution.set_default_validate_args(False)
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                Distribution.set_default_validate_args(self.before)
+
+
+unchecked = _Unchecked()  # inside of it, densities outside of the support are not finite and do not raise
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,7 @@ class Variable:
             raise RecipeError(where, what, do=f"{advice}; {covariance}") from error
         if self.constraint is not None:
             self._check_constraint(law, self.constraint, map, where)
-        with seeded(0), unchecked():
+        with seeded(0), unchecked:
             check_normalisation(law, map, self.name, where, is_cut=self.constraint is not None)
 
     def _checked_law(self, before: Values, where: str) -> Distribution:
