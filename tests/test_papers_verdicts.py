@@ -96,12 +96,37 @@ def test_a_wider_network_of_one_seed_decides_no_trend(study, monkeypatch):
     assert found.cells[2].endswith("800: 1.30 %; one seed")
 
 
+def test_networks_of_one_seed_decide_no_order_under_attack():
+    """Means alone fall in the order of the paper."""
+    import spike_networks as example
+
+    runs = {m: [{"accuracy": 98.0, "robust": [20.0 + k] * 5}] for k, m in enumerate(example.METHODS)}
+    curves = {m: of_method[0]["robust"] for m, of_method in runs.items()}
+    order, *spiked = example.attacks("mnist", curves, runs)
+    assert order.verdict.value == "not decided here"
+    assert all("kappa" in claim.free for claim in spiked)
+
+
 def test_a_baseline_below_the_printed_error_is_no_failure():
     import psgld_mnist as example
 
     better = example.of_row("SGD", 1.72, example.Row(example.Setting("sgd", 0.5), [{"average": {"error": 1.4}}] * 3))
     assert better.verdict.value == "not decided here"
     assert better.why.endswith("below it: a better rival is no failure")
+
+
+@pytest.mark.parametrize(
+    ("cold", "verdict"), [(1.46, "holds only under another scoring or setting"), (1.90, "not decided here")]
+)
+def test_psgld_at_temperature_one_holds_at_that_of_the_release_where_the_release_does(cold, verdict):
+    import psgld_mnist as example
+
+    def row(error):
+        return example.Row(example.Setting("psgld", 1e-3), [{"average": {"error": error}}] * 3)
+
+    printed = {"pSGLD, T = 1/N": 1.45, "pSGLD, T = 1": 1.45}
+    _, hot = example.of_rows("400 units", printed, dict(zip(printed, (row(cold), row(2.11)), strict=True)))
+    assert hot.verdict.value == verdict and ("T = 1/N" in hot.cells[3]) == (cold < 1.5)
 
 
 def test_santa_is_not_judged_while_its_friction_is_open():
