@@ -1,6 +1,8 @@
 """What `sample` promises: shapes, seeds, starts, energies, minibatches, diverging chains, and the account it gives."""
 
+import itertools
 import math
+import random
 import warnings
 from dataclasses import replace
 
@@ -782,3 +784,9 @@ def test_a_warning_is_of_the_callers_line():
     with pytest.warns(RuntimeWarning, match="falls without bound") as warned:
         samplers.sample(SGLD, lambda x: -(x**2).sum() / 2, init=torch.ones(2), steps=5, step_size=0.01, progress=False)
     assert [w.filename for w in warned] == [__file__]
+
+
+@pytest.mark.parametrize("number", [random.Random(0).random, itertools.count(1).__next__], ids=["random", "counter"])
+def test_an_energy_with_other_numbers_each_time_is_refused(number):
+    with pytest.raises(RecipeError, match="another gradient by theta each time it is asked"):
+        run(energy=lambda x: number() * (x - 7).square().sum())

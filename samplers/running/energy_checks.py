@@ -1,4 +1,4 @@
-"""Checks of an energy: at the start, finite, periodic in angles, bounded below; at the end, the rise of U/T.
+"""Checks of an energy: at the start, finite, no random numbers, periodic, bounded below; at the end, the rise of U/T.
 
 A law of d coordinates whose typical U/T is s above that of a point fills e^s times the volume about the point: each
 coordinate ranges over e^(s/d) times its width there. For s = 100 d that is 3e43, beyond the range of float32. Chains
@@ -42,7 +42,7 @@ Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 def check_at_start(
     step: Step, inputs: Inputs, start: Blocks, temperature: float, where: str, *, compares: bool = False
 ) -> None:
-    """Refuse a start where the gradient or U is not finite; warn of an energy with the sign of a log-density.
+    """Refuse a start where the gradient or U is not finite, and a random energy; warn of the sign of a log-density.
 
     The energy is evaluated on the first batch of every chain; `temperature`: that of step 0; `compares`: whether
     values of U are compared beside those of steps.
@@ -50,12 +50,15 @@ def check_at_start(
     if compares and isinstance(inputs.target.whole, Foreign):
         inputs.target.whole.check_value(where, "an exchange compares values of U")
     trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
-    for name, x in trial.gradient(trial.start).items():
+    gradient = trial.gradient(trial.start)
+    for name, x in gradient.items():
         bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
         if len(bad):
             raised = "".join(f" ({fault})" for fault in inputs.target.faults)
             what = f"the gradient by {name} is not finite at the start of chain {int(bad[0])}{raised}"
             raise RecipeError(where, what, do="Start elsewhere, or mend the energy there.")
+    if not inputs.target.is_symbolic:
+        trial.check_repeats(gradient)
     if step.program.needs_value or compares:
         trial.check_value(temperature)
     trial.check_periods()
@@ -84,6 +87,15 @@ class Trial:
         rows = self.inputs.rows(0, len(next(iter(at.values()))))
         with torch.no_grad():
             return self.inputs.target.at(position_of(self.step.recipe, at), rows, orders)
+
+    def check_repeats(self, gradient: Blocks) -> None:
+        """Refuse an energy that has another gradient when it is asked again at the start."""
+        for name, again in self.gradient(self.start).items():
+            change = (again - gradient[name]).abs().max()
+            if change > SAME * (1 + again.abs().max()):
+                what = f"the energy has another gradient by {name} each time it is asked: they differ by {change:.3g}"
+                do = "Leave random numbers and counters out of it: data= and batch_size= make minibatches."
+                raise RecipeError(self.where, what, do=do)
 
     def check_value(self, temperature: float) -> None:
         """Refuse a start where U is not finite, since no proposal would be accepted; warn of a rounded U."""
