@@ -117,12 +117,14 @@ class Recipe(Dynamics):
                 do="Write it flatter, or call sys.setrecursionlimit(10_000) before.",
             ) from error
 
-    def check(self, *, temperature: float = 1.0, freeze: Sequence[str] = (), **parameters: float) -> Certificate:
+    def check(
+        self, *, temperature: float = 1.0, freeze: Sequence[str] = (), sites: int | None = None, **parameters: float
+    ) -> Certificate:
         """The certificate of the chain's law: each question is proved, checked by numbers, open or failed.
 
-        `temperature`: T of exp(-H/T); `freeze`: names of blocks held still; `parameters`: values of parameters, by
-        default their defaults or random values. A certificate is exact only if invariance, a finite integral,
-        boundaries, explosion, reach and marginal are all proved or checked.
+        `temperature`: T of exp(-H/T); `freeze`: names of blocks held still; `sites`: the number of sites of a vector,
+        2 by default; `parameters`: values of parameters, by default their defaults or random values. A certificate is
+        exact only if invariance, a finite integral, boundaries, explosion, reach and marginal are proved or checked.
 
         >>> from samplers import SGHMC
         >>> SGHMC.check().exact, SGHMC.check(freeze=["p"]).ok
@@ -130,7 +132,7 @@ class Recipe(Dynamics):
         """
         from .certificate.certify import certify  # imports numpy
 
-        return certify(self, temperature=temperature, freeze=tuple(freeze), values=parameters)
+        return certify(self, temperature=temperature, freeze=tuple(freeze), values=parameters, sites=sites)
 
     def bind(self, **functions: Callable | Expr) -> "Recipe":
         """The recipe with its opaque functions in closed form: functions of their blocks, formulas, or an Energy for U.

@@ -90,6 +90,31 @@ def test_the_noise_reaches_at_the_values_in_use(C, reached):
     assert finding(recipe, "claim", C=C).answer == ("exact" if C else "invariant; not ergodic")
 
 
+@pytest.mark.parametrize(
+    "weight, sites, verdict",
+    [
+        (2, 3, "checked"),
+        (2, 4, "failed"),
+        (2, 10, "failed"),
+        (7, 10, "checked"),
+        (9, 30, "failed"),
+        (20, 30, "checked"),
+    ],
+)
+def test_a_tail_of_the_sum_of_all_sites_is_weighed_at_the_number_of_sites(weight, sites, verdict):
+    """The mass of a shell, r^(sites - 1) r^(-2 weight), is finite if 2 weight is greater than the number of sites."""
+    heavy = Recipe(name="heavy", state=(theta,), H=weight * log(1 + total(theta**2)), D={theta: 1}, scheme="Euler")
+    assert finding(heavy, "normalisable", sites=sites).verdict == verdict
+
+
+def test_a_run_of_more_sites_than_its_law_has_tails_for_is_refused():
+    energy = Energy(theta, U=2 * log(1 + total(theta**2)))
+    run = dict(steps=2, step_size=0.01, progress=False)
+    assert sample("sgld", energy, init=torch.zeros(3), **run).info["law"] == "exact"
+    with pytest.raises(RecipeError, match="no finite integral"):
+        sample("sgld", energy, init=torch.zeros(10), **run)
+
+
 def test_tails_are_looked_at_at_the_temperature_in_use():
     heavy = Recipe(name="heavy", state=(theta,), H=total(log(1 + theta**2)), D={theta: 1}, scheme="Euler")
     assert finding(heavy, "normalisable").verdict == "checked"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cached_property
 
-from sympy import Expr, Float, S
+from sympy import Dummy, Expr, Float, S
 
 from ..declared import Block
 from ..dynamics import Dynamics
@@ -12,24 +12,35 @@ from ..symbols import Total
 from .explicit import Explicit, written_out
 
 SITES = 2  # number of sites for numerical questions
+MOST_COORDINATES = 12  # most coordinates of a law that couples its sites
 STATES = 2000
 
 Answer = tuple[str, str, str]  # question, answer, verdict
 
 
 class Case:
-    """A recipe, without its frozen blocks, at a temperature and at values of its parameters."""
+    """A recipe, without its frozen blocks, at a temperature and at values of its parameters, over some sites."""
 
-    def __init__(self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping):
+    def __init__(
+        self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping, sites: int = SITES
+    ):
         self.declared = recipe
         self.temperature = temperature
         self.values = values
+        self.sites_of_run = sites
         self.still = tuple(b for b in recipe.state if b.name in freeze)
         self.recipe = remainder(recipe, self.still)
 
     def over(self, sites: int, H: Expr | None = None) -> Explicit:
         """The recipe over a number of sites, with a symbolic energy for an opaque U; `H`: in place of its energy."""
         return written_out(self.recipe, sites, temperature=self.temperature, values=self.values, H=H)
+
+    @cached_property
+    def sites(self) -> int:
+        """The number of sites over which tails are looked at: of the run, as far as they make few coordinates."""
+        vectors = sum(b.is_vector for b in self.recipe.state)
+        few = (MOST_COORDINATES - len(self.recipe.state) + vectors) // max(1, vectors)
+        return min(self.sites_of_run, max(SITES, few))
 
     @cached_property
     def one_site(self) -> Explicit:
@@ -64,6 +75,21 @@ class Case:
             if not rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None}).is_zero:
                 redrawn |= {*jump.redrawn}
         return redrawn
+
+
+def couples_sites(recipe: Dynamics) -> bool:
+    """Whether H reads sums over the sites in another way than as terms: its tails are those of a number of sites.
+
+    >>> from recipe import Recipe, total, vector
+    >>> from sympy import log
+    >>> theta = vector("theta")
+    >>> energies = total(theta**2), log(1 + total(theta**2))
+    >>> [couples_sites(Recipe(name="a", state=theta, H=H, D={theta: 1})) for H in energies]
+    [False, True]
+    """
+    sums = {e: Dummy(real=True) for e in recipe.H.atoms(Total) if e.has(*recipe.state)}
+    slopes = [recipe.H.xreplace(sums).diff(s) for s in sums.values()]
+    return any(slope.has(*recipe.state, *sums.values()) for slope in slopes)
 
 
 def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:

@@ -17,7 +17,7 @@ from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces
-from .case import STATES, Answer, Case
+from .case import SITES, STATES, Answer, Case, couples_sites
 from .definite import least_eigenvalue
 from .integrals import is_of_one_temperature, marginal, normalisable
 
@@ -25,23 +25,29 @@ GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}
 
 
 def certify(
-    recipe: Dynamics, *, temperature: float = 1.0, freeze: tuple[str, ...] = (), values: Mapping | None = None
+    recipe: Dynamics,
+    *,
+    temperature: float = 1.0,
+    freeze: tuple[str, ...] = (),
+    values: Mapping | None = None,
+    sites: int | None = None,
 ) -> Certificate:
     """The certificate of a recipe at a temperature and at values of its parameters.
 
     `freeze`: names of blocks held still; the certificate is for the remaining blocks. `values`: numbers by name; other
-    parameters have their default, or random values. Raises RecipeError if no block moves. Sources: Ma, Chen & Fox
-    (2015), Theorem 1; Feller (1952); Hormander (1967).
+    parameters have their default, or random values. `sites`: of a vector, where H couples them. Raises
+    RecipeError if no block moves. Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
     """
     if all(b.name in freeze for b in recipe.state):
         what = f"nothing moves while {', '.join(freeze)} are held still"
         raise RecipeError(f"{recipe.name}, check", what, do="Let a block move.")
-    return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())))
+    sites = sites if sites and couples_sites(recipe) else SITES
+    return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())), sites)
 
 
 @lru_cache(maxsize=64)
-def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple) -> Certificate:
-    case = Case(recipe, temperature, freeze, dict(values))
+def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int) -> Certificate:
+    case = Case(recipe, temperature, freeze, dict(values), sites)
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *of_jumps(case)]
     findings += _of_all_data(case)
     findings += [Finding(*answer(case), topic) for topic, answer in QUESTIONS.items()]

@@ -20,9 +20,10 @@ from ..random_points import random_value
 from ..results import Finding
 from ..symbols import OPAQUE, Potential, Total, masked
 from . import tails
-from .case import SITES, STATES, Answer, Case
+from .case import STATES, Answer, Case
 from .definite import least_value
 
+SHOWN = 4  # coordinates of a direction that are written out
 TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested beside the given one
 
 
@@ -87,9 +88,15 @@ def _improper(case: Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | 
     """The reason why the integral of exp(-rest/T) over some blocks is not finite, and the verdict; None if finite."""
     if not blocks:
         return None
-    explicit = case.over(SITES, rest)
+    explicit = case.over(case.sites, rest)
     domains = {z: b.domain for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in blocks}
-    return _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
+    flat = _flat_tail(explicit.with_numbers_but(domains), domains, case.temperature)
+    if flat or case.sites_of_run == case.sites or not all(b.is_vector for b in blocks):
+        return flat
+    n = case.sites_of_run  # on the diagonal of n equal sites K is n times that of H/n at one site
+    diagonal = case.over(1, rest.xreplace({e: n * e for e in rest.atoms(Total)}) / n)
+    domains = {z: b.domain for z, b in zip(diagonal.coordinates, diagonal.blocks, strict=True) if b in blocks}
+    return _flat_tail(diagonal.with_numbers_but(domains), domains, case.temperature)
 
 
 def _flat_tail(H: Expr, domains: dict[Symbol, Domain], at_temperature: float) -> tuple[str, str] | None:
@@ -99,7 +106,8 @@ def _flat_tail(H: Expr, domains: dict[Symbol, Domain], at_temperature: float) ->
         return None
     if growth.is_undecided:
         return f"not decided: {growth.open}", "open"
-    where = ", ".join(f"{z} = {x:.2g}" for z, x in growth.at.items())
+    where = ", ".join(f"{z} = {x:.2g}" for z, x in list(growth.at.items())[:SHOWN])
+    where += ", ..." if len(growth.at) > SHOWN else ""
     at = "" if at_temperature == 1 else f" at temperature {at_temperature:g}"
     return f"exp(-H) has no finite integral{at}: its mass does not fall towards {where}", "failed"
 

@@ -228,7 +228,7 @@ def _step(recipe: Recipe, energy: Any, scheme: Any, repeat: int, parameters: Map
     step = integrators.metropolised(recipe, scheme, repeat=repeat)
     step.check(1.0, temperature=1.0, **parameters)
     values = {name: float(x) for name, x in parameters.items() if isinstance(x, (int, float))}
-    certificate = recipe.check(temperature=1.0, freeze=(), **values)
+    certificate = recipe.check(temperature=1.0, freeze=(), sites=None, **values)
     if certificate.failures:
         what = f"the recipe has not the law it claims: {certificate.failures[0].in_words}"
         raise RecipeError(where, what, do="See recipe.check().")

@@ -28,13 +28,13 @@ ADVICE = {
 }
 
 
-def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str) -> str:
+def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], sites: int, where: str) -> str:
     """The law that a plan claims for its draws, stage by stage, in the words of the certificate.
 
-    Certificates are taken at the parameters of the run, the extremes of the temperature, and the frozen blocks. Phases
-    without draws are left out, phases at temperature 0 claim no law; while an operator adapts, the claim is for the
-    dynamics with the operator frozen. Raises RecipeError where a finding fails; warns once where the law is invariant
-    but chains need not reach the law.
+    Certificates are taken at the parameters and the number of sites of the run, the extremes of the temperature, and
+    the frozen blocks. Phases without draws are left out, phases at temperature 0 claim no law; while an operator
+    adapts, the claim is for the dynamics with the operator frozen. Raises RecipeError where a finding fails; warns once
+    where the law is invariant but chains need not reach the law.
     """
     symbolic = energy if isinstance(energy, Energy) and not energy.data else None
     values = {name: value for name, x in parameters.items() if (value := _number(x)) is not None}
@@ -46,7 +46,7 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
         place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
         temperatures = {T for T in stage.probes()[1] if T > 0}
         certificates = [
-            _certificate(stage.step.declared, symbolic, T, stage.step.frozen, tuple(values.items()))
+            _certificate(stage.step.declared, symbolic, T, stage.step.frozen, tuple(values.items()), sites)
             for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
         ]
         for certificate in certificates:
@@ -65,14 +65,14 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], where: str
 
 @lru_cache(maxsize=128)
 def _certificate(
-    recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple
+    recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int
 ) -> Certificate:
     """The certificate of a recipe, with U bound to the energy where the energy is symbolic."""
     if energy is None or recipe.potential is None:
-        return recipe.check(temperature=temperature, freeze=freeze, **dict(values))
+        return recipe.check(temperature=temperature, freeze=freeze, sites=sites, **dict(values))
     if energy.is_sitewise == recipe.target_is_vector:
-        return recipe.bind(U=energy).check(temperature=temperature, freeze=freeze, **dict(values))
-    opaque = recipe.check(temperature=temperature, freeze=freeze, **dict(values))
+        return recipe.bind(U=energy).check(temperature=temperature, freeze=freeze, sites=sites, **dict(values))
+    opaque = recipe.check(temperature=temperature, freeze=freeze, sites=sites, **dict(values))
     if recipe.maps:  # the volume is in H, not in U
         return opaque
     target = normalisable_energy(energy, recipe.targets[0].domain, temperature=temperature)

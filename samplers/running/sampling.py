@@ -157,8 +157,6 @@ def sample(
     _check_plan(plan, step_size, first, parameters, where)
     check_energy_is_asked_for(recipe, energy, where)
     plans = [plan] if ladder is None else ladder.plans(plan, batch_size, first_chain + number, where)
-    law, *_ = [check_law(p, of_theta if recipe.maps else energy, parameters, where) for p in plans]
-    check_stability(plan, energy, parameters, where)
 
     start, layout = given_state(
         plan.step,
@@ -170,6 +168,9 @@ def sample(
         seed=seed,
         first_chain=first_chain,
     )
+    sites = start[recipe.targets[0].name][0].numel()
+    law, *_ = [check_law(p, of_theta if recipe.maps else energy, parameters, sites, where) for p in plans]
+    check_stability(plan, energy, parameters, where)
     operator_checks.check_fields(recipe, parameters, start)
     kept = _kept(plan.step.recipe, keep)
     target = target_of(
