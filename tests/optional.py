@@ -25,12 +25,12 @@ def pytest_runtest_makereport(item, call):
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     report = yield
-    return skipped(report, collector, report.call)
+    return skipped(report, collector, getattr(report, "call", None))  # files that --lf leaves out have none
 
 
 def skipped(report, node, call):
     """The report, of a skip where one of these packages could not be imported."""
-    name = call.excinfo and missed(call.excinfo.value)
+    name = call and call.excinfo and missed(call.excinfo.value)
     if name:
         report.outcome, report.longrepr = "skipped", (str(node.path), 0, f"Skipped: {name} is not installed")
     return report

@@ -31,11 +31,12 @@ def run(recipe, energy=bowl, **settings):
 
 def steps_of(recipe):
     """Two steps of a recipe, with a Gaussian for an opaque U."""
-    start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5) for b in recipe.targets}
+    start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5 + i / 10) for i, b in enumerate(recipe.targets)}
     energy = None
     if recipe.potential is not None:
         own = [pendulum if b.domain.wraps else bowl for b in recipe.targets]
-        energy = own[0] if len(own) == 1 else lambda z: sum(f(x) for f, x in zip(own, z.values(), strict=True))
+        joint = lambda z: sum(f(x) for f, x in zip(own, z.values(), strict=True))  # noqa: E731
+        energy = own[0] if recipe.has_copies or len(own) == 1 else joint
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
     init = start if len(start) > 1 else start[recipe.target.name]
     return run(recipe, energy, init=init, scheme=scheme, steps=2, step_size=1e-3)
