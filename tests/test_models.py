@@ -373,7 +373,8 @@ def test_an_angle_is_sampled_between_its_ends():
     check({"phi": draws}, {"cos": (lambda d: d["phi"].cos(), mean)})
 
 
-def test_checks_of_torch_are_on_again_after_threads_that_end_in_any_order():
+def test_checks_of_torch_are_on_again_after_threads_that_end_in_any_order(monkeypatch):
+    monkeypatch.setattr(Distribution, "_validate_args", True)  # torch.compile leaves them off
     inside, first_has_left = threading.Barrier(2, timeout=10), threading.Event()
 
     def first():
