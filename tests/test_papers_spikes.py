@@ -204,7 +204,7 @@ def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, 
     import santa_mnist as example
     from study import Scale, Study
 
-    setting = {"hidden": 8, "epochs": 3, "seed": 1, "optimizer": "released", "lr": 1e-3, "cooling": 0.7}
+    setting = {"hidden": 8, "epochs": 3, "seed": 1, "optimizer": "released", "lr": 1e-3, "friction": 0.01, "cooling": 0.7}
     whole = Study(tmp_path / "whole", images.parent, Scale.QUICK)
     parts = Study(tmp_path / "parts", images.parent, Scale.QUICK)
     expected = whole.result(example.network, **setting)
