@@ -179,7 +179,7 @@ FIRST = {  # values of what stock samplers adapt
     **{
         name: lambda g, at: {
             "rho": 0.5,
-            "kappa": (1 / at["v0"] + 1 / at["v1"]) / 2,
+            "kappa": at["kappa0"],
             "sigma": at["sigma0"],
             "delta": at["delta0"],
         }

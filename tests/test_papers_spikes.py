@@ -34,7 +34,7 @@ def regression(papers, tmp_path_factory):
     data = example.data_set(0)
     steps = 1500
     settings = {"steps": steps, "schedule": Polynomial(a=0.001, b=1000.0, gamma=1 / 3)}
-    columns = [{"v0": 1e-3, "sigma0": sigma, **averaging(steps)} for sigma in (0.4, 0.5)]
+    columns = [{"sigma0": sigma, **averaging(steps, 1e-3)} for sigma in (0.4, 0.5)]
     folder = tmp_path_factory.mktemp("regression")
     averaged = move(
         samplers.SGLDSA, [data], example.half_squares, columns, folder=folder / "sa", residuals=True, **settings
@@ -86,7 +86,7 @@ def test_an_interrupted_run_of_chains_goes_on_to_the_same_weights(tmp_path):
         pass
 
     data = [example.data_set(seed) for seed in (0, 1)]
-    columns = [{"v0": 1e-3, "sigma0": 0.4, **averaging(40)}]
+    columns = [{"sigma0": 0.4, **averaging(40, 1e-3)}]
     settings = {"steps": 40, "schedule": Polynomial(a=0.001, b=1000.0, gamma=1 / 3), "residuals": True}
 
     def run(folder):
@@ -204,7 +204,15 @@ def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, 
     import santa_mnist as example
     from study import Scale, Study
 
-    setting = {"hidden": 8, "epochs": 3, "seed": 1, "optimizer": "released", "lr": 1e-3, "friction": 0.01, "cooling": 0.7}
+    setting = {
+        "hidden": 8,
+        "epochs": 3,
+        "seed": 1,
+        "optimizer": "released",
+        "lr": 1e-3,
+        "friction": 0.01,
+        "cooling": 0.7,
+    }
     whole = Study(tmp_path / "whole", images.parent, Scale.QUICK)
     parts = Study(tmp_path / "parts", images.parent, Scale.QUICK)
     expected = whole.result(example.network, **setting)
@@ -235,9 +243,9 @@ def test_networks_have_a_row_for_each_method_and_are_attacked(images, tmp_path):
     assert width(tmp_path / "spike-networks" / "quick" / "attacks.png") > 600
 
     network = example.network_of((2, 4), 20, 0.0, seed=1)
-    optimizer = example.optimizer_of(example.Setting("sghmc-sa", 0.1), network, 100, 50, seed=1)
+    optimizer = example.optimizer_of(example.Setting("sghmc-sa", 0.1), network, 100, seed=1)
     (spiked,) = (group["params"] for group in optimizer.param_groups if group["sparse"] == 1)
-    assert [tuple(p.shape) for p in spiked] == [(20, 64)]
+    assert [tuple(p.shape) for p in spiked] == [(20, 196)]
     assert sum(p.numel() for group in optimizer.param_groups for p in group["params"]) == sum(
         p.numel() for p in network.parameters()
     )

@@ -58,9 +58,10 @@ def gain(steps: int) -> float:
     return GAIN * span / ((steps + OFFSET) ** (1 - DECAY) - OFFSET ** (1 - DECAY))
 
 
-def averaging(steps: int) -> dict[str, float]:
-    """The settings of the latents that are averaged."""
-    return {"v1": V1, "delta0": DELTA, "a": A, "b": B, "A": gain(steps), "Z": float(OFFSET), "decay": DECAY}
+def averaging(steps: int, v0: float) -> dict[str, float]:
+    """The settings of the latents that are averaged; kappa starts between those of spike and slab."""
+    start = {"v0": v0, "v1": V1, "delta0": DELTA, "kappa0": (1 / v0 + 1 / V1) / 2}
+    return start | {"a": A, "b": B, "A": gain(steps), "Z": float(OFFSET), "decay": DECAY}
 
 
 class Average:

@@ -72,7 +72,7 @@ def chains(
     recipe, settings = METHODS[method]
     columns: list[dict[str, float]] = [{}]
     if recipe == "sgld-sa-classification":
-        columns = [{"v0": v0, "sigma0": sigma, **averaging(steps)} for v0, sigma in COLUMNS]
+        columns = [{"sigma0": sigma, **averaging(steps, v0)} for v0, sigma in COLUMNS]
     elif latents:
         columns = [{"v0": v0, "sigma": s, "delta": d} for (v0, _), (s, d) in zip(COLUMNS, latents, strict=True)]
     own = {"method": method, "start": start, "sets": sets, "steps": steps, "latents": latents}

@@ -101,7 +101,7 @@ def averaged(study: Study, start: str, sets: int, steps: int) -> dict:
         samplers.SGLDSA,
         data,
         half_squares,
-        [{"v0": v0, "sigma0": sigma, **averaging(steps)} for v0, sigma in COLUMNS],
+        [{"sigma0": sigma, **averaging(steps, v0)} for v0, sigma in COLUMNS],
         steps=steps,
         schedule=Polynomial(a=0.001, b=OFFSETS[start], gamma=1 / 3),
         folder=study.scratch(averaged, start=start, sets=sets, steps=steps),

@@ -7,6 +7,8 @@ A mode gives the target's energy and the fields of a Recipe that go with it:
 
 sa        (the paper) rho, kappa, sigma, delta follow their averages, eqs. (13)-(17). The limit is the law at the
           self-consistent kappa, neither the marginal nor the joint posterior, and may lock a signal into the spike.
+          kappa starts nearly flat, as in the authors' code (github.com/WayneDW/Bayesian-Sparse-Deep-Learning): from
+          (1/v0 + 1/v1)/2 the weights of a network are crushed before the data act.
 marginal  gamma integrated out, given sigma and delta: exact.
 gibbs     gamma drawn by Gibbs, given sigma and delta: exact for (w, gamma).
 """
@@ -55,8 +57,9 @@ def averaged(regression: bool = True) -> Mode:
     b = positive("b", default=1.0, doc="see a")
     sigma0 = positive("sigma0", default=1.0, doc="first sigma, the scale of the noise and of the prior")
     delta0 = fraction("delta0", default=0.5, doc="first delta, the probability of the slab")
+    kappa0 = positive("kappa0", default=5e-4, doc="first precision of the weights, in units of 1/sigma^2")
     rho = adapted("rho", like=w, start=0.5, domain="fraction")
-    kappa = adapted("kappa", like=w, start=(1 / v0 + 1 / v1) / 2, domain="positive")
+    kappa = adapted("kappa", like=w, start=kappa0, domain="positive")
     sigma = adapted("sigma", start=sigma0, domain="positive")
     delta = adapted("delta", start=delta0, domain="fraction")
     omega = A * (step_number + 1 + Z) ** -decay
