@@ -37,7 +37,7 @@ from samplers.scores import accuracy, expected_calibration_error, negative_log_l
 
 EXACT, LOSSY = "cifar10/cifar10_lossless_4k_1k.npz", "cifar10/cifar10_jpeg_full.npz"
 H0, MOMENTUM, RMS_STEP, MAX_STEP = 0.001, 0.9, 0.0003, 0.001  # the paper's, for 50,000 images
-BATCH = 128
+BATCH, IMAGES = 128, 50_000  # rows of a minibatch, and of the paper's training data
 PAPER = {  # accuracy %, NLL: of one sample, and of the average
     "SGD": ((91.5, 0.370), None),
     "SGD, batch norm": ((94.4, 0.243), None),
@@ -195,6 +195,34 @@ def scores(p: Tensor, labels: Tensor) -> dict:
     }
 
 
+def noise(study: Study, epochs: int, size: tuple[int, int], rows: int | None = None, full: bool = False) -> dict:
+    """V_g, the mean over the weights of ResNet++ of the variance of a minibatch's gradient, U for 50,000 images.
+
+    At the start, and after so many epochs of SGD; xi of ATMC comes to D where V_g is 2 m D/h.
+    """
+    data, _ = images_of(study, rows, full, False)
+    network = residual(depth=size[0], filters=size[1], batch_norm=False, seed=0).to(data[0].device)
+    batches = samplers.Minibatches(data, min(BATCH, len(data[0])), seed=0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.03, momentum=MOMENTUM)
+    loss = loss_of("SGD", len(data[0]))
+    found = {"start": variance(network, batches)}
+    for _ in range(epochs):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss(network, x, y).backward()
+            optimizer.step()
+    return found | {"end": variance(network, batches)}
+
+
+def variance(network: Module, batches: samplers.Minibatches) -> float:
+    """The mean over the weights of the variance of IMAGES times the gradient of the mean loss of a minibatch."""
+    gradients = []
+    for x, y in batches:
+        parts = torch.autograd.grad(cross_entropy(network(x), y), list(network.parameters()))
+        gradients.append(IMAGES * torch.cat([g.flatten() for g in parts]))
+    return float(torch.stack(gradients).var(0).mean())
+
+
 # ---- claims
 
 
@@ -211,7 +239,8 @@ def claims(study: Study) -> list[Claim]:
         lr = chosen(study, method, common)
         table[method] = study.results(run, [{"method": method, "seed": seed, "lr": lr} | common for seed in seeds])
     picture(study, table)
-    found = [*(row(method, results) for method, results in table.items()), *claims_of(table)]
+    V_g = study.result(noise, epochs=max(1, epochs // 6), size=size, rows=rows, full=full)
+    found = [*(row(method, results) for method, results in table.items()), *claims_of(table), begins(V_g)]
     less = "" if full else f"{part(epochs, 1000, 'epochs')}, a smaller network, fewer images"
     return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
 
@@ -306,6 +335,17 @@ def claims_of(table: dict) -> list[Claim]:
             "run ends before the thermostat has begun; it is SGHMC that takes its gradients to be without noise",
         ),
     ]
+
+
+def begins(V_g: dict) -> Claim:
+    """Whether the noise of the gradients brings the thermostat to D."""
+    h, D = H0, -math.log(MOMENTUM) / H0
+    m = samplers.RelativisticATMC.convert(h0=H0, momentum=MOMENTUM, rms_step=RMS_STEP, max_step=MAX_STEP)["m"]
+    ours = f"V_g = {V_g['start']:.2g} at the start, {V_g['end']:.2g} after training, a weight of this network"
+    found = max(V_g.values()) > 2 * m * D / h
+    why = "xi has the mean h V_g/(2m): below 2 m D/h the friction is D, and the noise is not made up for"
+    paper = f"derived: V_g above 2 m D/h = {2 * m * D / h:.2g} a weight"
+    return Claim("the noise of the gradients brings xi to D", paper, ours, Kind.COMPARISON, found, why)
 
 
 def calibration(results: list[dict]) -> float:
