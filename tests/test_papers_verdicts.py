@@ -104,7 +104,7 @@ def test_networks_of_one_seed_decide_no_order_under_attack():
     curves = {m: of_method[0]["robust"] for m, of_method in runs.items()}
     order, *spiked = example.attacks("mnist", curves, runs)
     assert order.verdict.value == "not decided here"
-    assert all("kappa" in claim.free for claim in spiked)
+    assert {claim.verdict.value for claim in spiked} == {"not decided here"}
 
 
 def test_a_baseline_below_the_printed_error_is_no_failure():
@@ -129,15 +129,23 @@ def test_psgld_at_temperature_one_holds_at_that_of_the_release_where_the_release
     assert hot.verdict.value == verdict and ("T = 1/N" in hot.cells[3]) == (cold < 1.5)
 
 
-def test_santa_is_not_judged_while_its_friction_is_open():
+def test_santa_is_judged_as_the_release_scores_it_and_an_order_says_in_which_scoring_it_holds():
     import santa_mnist as example
     from psgld_mnist import Row
 
-    row = Row(example.Setting("santa", 1e-3), [{"last": {"error": 3.0}}] * 3, "last")
-    judged = {name: example.of_row(name, row, example.EPOCHS) for name in example.SANTAS}
-    assert {claim.verdict.value for claim in judged.values()} == {"not decided here"}
-    assert "friction C" in judged["Santa, poster"].cells[-1]
-    assert all("release averages" in claim.cells[-1] for claim in judged.values())
+    def row(single, average):
+        scores = {"last": {"error": single, "wrong": range(int(100 * single))}}
+        scores["average"] = {"error": average, "wrong": range(int(100 * average))}
+        return Row(example.Setting("santa", 1e-3), [scores] * 3, "last")
+
+    table = dict.fromkeys(example.METHODS, row(1.7, 1.7)) | dict.fromkeys(example.SANTAS, row(1.7, 1.2))
+    assert example.of_row("Santa, poster", table["Santa, poster"], example.EPOCHS).verdict.value == "reproduced"
+    (released, averaged, single) = (
+        example.below(table, "Santa, poster", pair, 10_000)[1] for pair in example.SCORINGS.values()
+    )
+    assert (released, averaged, single) == (True, True, None)
+    crossed = table | {"Adam": row(1.7, 1.0)}
+    assert example.below(crossed, "Santa, poster", ("average", "average"), 10_000)[1] is False
 
 
 def test_a_quick_run_neither_reproduces_nor_refutes_at_full_scale(tmp_path, monkeypatch):
