@@ -317,3 +317,25 @@ def test_the_tables_of_all_that_has_been_run_are_one_file(tmp_path, capsys):
     text = (tmp_path / "table.md").read_text()
     assert text.index("### first") < text.index("### third") and "second" not in text
     assert "| the words of third | 1.45 % | 1.5 / 1.6 %; one seed | reproduced at reduced scale |" in text
+
+
+# ---- temperatures
+
+
+def test_public_ways_of_langevin_have_the_temperatures_of_their_formulas():
+    """The stationary covariance of each linear step, by Lyapunov's equation: within 3 %, the bias of the step."""
+    import temperatures as example
+    from scipy.linalg import solve_discrete_lyapunov
+
+    for way in example.ways():
+        for k in example.CURVATURES:
+
+            def step(theta, v, noise):
+                moved = way.step((torch.tensor(theta), torch.tensor(v)), k * theta, torch.tensor(noise))
+                return numpy.array([float(x) for x in moved])
+
+            matrix = numpy.stack([step(1.0, 0.0, 0.0), step(0.0, 1.0, 0.0)], 1)
+            matrix[1, 1] *= bool(matrix[0, 1])  # a buffer that nobody reads is carried along
+            noise = step(0.0, 0.0, 1.0)
+            law = solve_discrete_lyapunov(matrix, numpy.outer(noise, noise))
+            assert example.N * float(k) * law[0, 0] == pytest.approx(way.temperature, rel=0.03), way.name

@@ -41,6 +41,7 @@ import santa_music
 import spike_classification
 import spike_networks
 import spike_regression
+import temperatures
 import torch
 from study import Experiment, Scale, Study, check_data, table
 
@@ -67,6 +68,7 @@ MODULES = (
     atmc_order,
     atmc_cycles,
     atmc_cifar,
+    temperatures,
 )
 TABLE = "table.md"
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}
