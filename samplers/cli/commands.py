@@ -198,16 +198,13 @@ def _is_of_draws(path: Path) -> bool:
 
 
 def audit(name: str, **options: Any) -> Answer:
-    """The law of a sampler that others wrote, run as a black box; exit code 1 for a law that is wrong as h -> 0."""
+    """The law of a sampler that others wrote, run as a black box; exit code 1 for a wrong law, 2 without a verdict."""
     run = find_function(name)
     from ..testing.audits import audit as audited  # imports torch
 
     with blaming(file_and_name(name)[0]):
         result = audited(run, **options)
-    code = 0 if result.ok else 1
-    if result.verdict == "not finished":
-        code = 2
-    return Answer(result, str(result), code)
+    return Answer(result, str(result), {True: 0, False: 1, None: 2}[result.ok])
 
 
 # ---- values of the options

@@ -210,5 +210,6 @@ def _add_audit_options(sub):
         "name", metavar="FILE:FUNCTION", help="run(potential, init, *, steps, step_size, temperature, seed) -> theta"
     )
     _add_numbers(sub, AUDIT)
+    sub.add_argument("--exact", action="store_true", help="judge the claim of no bias at any step size: at h, 2h, 4h")
     sub.add_argument("--limit", type=float, metavar="SECONDS", help="end with what there is after these, default 900")
     _add_progress(sub)

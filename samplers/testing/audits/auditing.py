@@ -12,12 +12,12 @@ from recipe.results import Findings, Row
 from ...running.watching import Bar
 from ..results import Report
 from .experiment import VERDICTS, Cell, Experiment, OutOfTime
-from .judgement import judge
+from .judgement import judge, judge_as_exact, of_responses
 from .laws import LAWS
-from .measurements import first_look, measured
+from .measurements import RUNS, first_look, measured, measured_as_exact
+from .response import responses
 
-RUNS = 4 + len(LAWS) * 2 * 3  # of the first look and the measurements; more are run where the start is not forgotten
-HEADER = f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of"
+HEADER = f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'time':>8}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of"
 ROW = (
     "  {target:12}{dim:4}{temperature:6g}{step_size:9.4g}{time:8g}{E theta^2:11.4f}{exact:9.4f}{z:8.1f}"
     "{worst z:9.1f}  {worst}"
@@ -81,6 +81,7 @@ def audit(
     alpha: float = 1e-4,
     seed: int = 0,
     limit: float | None = 900.0,
+    exact: bool = False,
     progress: bool = True,
 ) -> Audit:
     """Compares the draws of a black box with exp(-U/T), at the step sizes h, h/2 and h/4, and extrapolates to h = 0.
@@ -88,8 +89,11 @@ def audit(
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
     draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in
     torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
-    start at half the width, and the time of a run is doubled until both groups agree. `alpha`: the rate of
-    false alarms. Torch's and numpy's global generators are seeded for the run, and restored. `progress` on stderr.
+    start at half the width, and the time of a run is doubled until both groups agree. Where torch draws the noise, the
+    law on the normal target is also had from the response of theta to each number, without errors of sampling.
+    `exact`: the claim of a Metropolis sampler, that theta keeps the law from exact draws on, at every step size; it is
+    judged at h, 2h and 4h. `alpha`: the rate of false alarms. Torch's and numpy's global generators are seeded for the
+    run, and restored. `progress` on stderr.
     Raises RecipeError for a function of another form. After `limit` seconds the audit ends unfinished.
 
     >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
@@ -114,12 +118,15 @@ def audit(
         alpha=alpha,
         seed=seed,
         limit=limit,
+        exact=exact,
     )
+    cells = len(LAWS) * 2 * 3
+    runs = 4 + (cells * RUNS if exact else cells + 2)  # at least
     numpy_state = np.random.get_state()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # chains by dim is small: threads cost more than they give
     try:
-        with torch.random.fork_rng(devices=[]), Bar(name, RUNS, shown=progress, unit="run") as experiment.bar:
+        with torch.random.fork_rng(devices=[]), Bar(name, runs, shown=progress, unit="run") as experiment.bar:
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)
             _perform(experiment)
@@ -144,9 +151,15 @@ def _perform(experiment):
         halves = first_look(experiment)
         if halves is None or experiment.verdicts:
             return
+        if experiment.exact:
+            biases = measured_as_exact(experiment)
+            if biases is not None:
+                judge_as_exact(experiment, biases)
+            return
+        of_noise = of_responses(experiment, responses(experiment))
         biases = measured(experiment)
         if biases is not None:
-            judge(experiment, biases, halves)
+            judge(experiment, biases, of_noise, halves)
     except OutOfTime as ended:
         experiment.verdicts.clear()
         experiment.conclude("not finished", str(ended))

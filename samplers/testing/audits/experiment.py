@@ -30,6 +30,7 @@ VERDICTS: dict[str, bool | None] = {  # in this order: the first that applies is
     "start not forgotten": False,
     "noise shared across coordinates": False,
     "temperature used wrongly": False,
+    "not exact": False,
     "bias does not vanish": False,
     "bias, limit unresolved": None,
     "vanishing bias": True,
@@ -108,6 +109,7 @@ class Experiment:
         alpha: float,
         seed: int,
         limit: float | None,
+        exact: bool,
     ):
         _check_function(run)
         number(WHERE, "step_size", step_size, above=0, do="Pass step_size=0.1.")
@@ -122,7 +124,8 @@ class Experiment:
             number(WHERE, "limit", limit, above=0, what=what, do="Pass limit=600.")
         integer(WHERE, "the seed", seed, least=0, do="Pass seed=0.")
         self.function, self.name = run, name
-        self.step_sizes = [step_size / 2**i for i in range(3)]
+        self.exact = exact
+        self.step_sizes = [step_size * 2**i for i in ((2, 1, 0) if exact else (0, -1, -2))]
         self.time, self.chains, self.temperatures = time, chains, temperatures
         self.alpha, self.limit = alpha, limit
         self.generator = torch.Generator().manual_seed(seed)
@@ -131,6 +134,11 @@ class Experiment:
         self.results: list[Result] = []
         self.findings: list[str] = []
         self.verdicts: set[str] = set()
+
+    @property
+    def compared(self) -> int:
+        """The number of chains that start from exact draws."""
+        return self.chains * 3 // 4
 
     @property
     def threshold(self) -> float:

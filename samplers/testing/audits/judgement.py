@@ -6,153 +6,219 @@ from math import hypot, log2
 import numpy as np
 
 from ..results import Result
-from .experiment import Cell, Experiment
+from .experiment import Experiment
+from .laws import LAWS
+from .response import quadratic
 
 RESOLVED = 0.6  # a bias whose order may be higher may vanish
 SEEN = 1.28  # standard errors above the threshold, at which an effect is seen nine times in ten
+ROUNDING = 2e-4  # of a limit that is known without errors of sampling
+RESOLUTION = "resolution: nine times in ten an audit of this size finds a temperature"
 LIMIT = "E phi(theta_n) -> E phi as h -> 0"
+SECOND_ORDER = np.array([1, -6, 8]) / 3  # of biases at h, h/2, h/4: exact for c + d h + e h^2
+FIRST_ORDER = np.array([0, -1, 2])  # exact for c + d h
 
 
 # ---- biases over the step sizes h, h/2 and h/4
 
 
-def limits(bias: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The limits of biases as h -> 0, their standard errors, and scores against vanishing, in standard errors.
-
-    The limit is exact to second order in h. A bias does not vanish where b(h/4) is more than two thirds of b(h/2),
-    unlike any bias of order h^.6 or higher, and the limit has the same sign.
-    """
-    coarse, middle, fine = bias
-    limit = (coarse - 6 * middle + 8 * fine) / 3
-    limit_error = np.sqrt(error[0] ** 2 + 36 * error[1] ** 2 + 64 * error[2] ** 2) / 3
-    score = np.sign(fine) * (1.5 * fine - middle) / np.hypot(1.5 * error[2], error[1])
-    return limit, limit_error, np.where(np.sign(fine) * limit > 2 * limit_error, score.clip(0), 0.0)
-
-
-def order(bias: np.ndarray, error: np.ndarray, width: float = 2.0) -> tuple[float, float, float]:
-    """The order p of b = c h^p by least squares, and its range within `width` standard errors.
-
-    Where no power fits, as for c h + d h^2, the standard errors are scaled up to the misfit.
-    """
-    orders = np.linspace(-2, 6, 801)
-    powers = 2.0 ** -np.outer(orders, range(3)) / error
-    fitted = (powers @ (bias / error)) / (powers**2).sum(1)
-    misfit = ((powers * fitted[:, None] - bias / error) ** 2).sum(1)
-    within = orders[misfit < misfit.min() + width**2 * max(1.0, misfit.min())]
-    return float(orders[misfit.argmin()]), float(within[0]), float(within[-1])
-
-
 @dataclass(frozen=True)
 class Bias:
-    """The bias of one statistic at the step sizes h, h/2 and h/4, with standard errors, and its limit as h -> 0.
+    """The bias of one statistic at the step sizes h, h/2 and h/4, with its covariance and its limit as h -> 0.
 
-    `left`: standard errors by which the bias fails to vanish.
+    `remainder`: what the extrapolation may be off by. `left`: standard errors by which the bias fails to vanish.
     """
 
     subject: str
     label: str
     bias: np.ndarray
-    error: np.ndarray
+    covariance: np.ndarray
     limit: float
     limit_error: float
-    left: float
+    remainder: float
+
+    @property
+    def left(self) -> float:
+        """The distance of the limit from 0, less the remainder, in standard errors."""
+        return max(abs(self.limit) - self.remainder, 0) / self.limit_error
+
+    @property
+    def error(self) -> np.ndarray:
+        """The standard errors at the step sizes."""
+        return np.sqrt(np.diag(self.covariance))
 
     @property
     def score(self) -> float:
         """The largest distance from 0, in standard errors."""
         return float(abs(self.bias / self.error).max())
 
+    @property
+    def excess(self) -> str:
+        """The limit in words."""
+        return self.in_words(self.limit, self.limit_error + self.remainder) + " as h -> 0"
+
+    def in_words(self, bias: float, error: float) -> str:
+        """The statistic and a bias of it in words, with its error."""
+        where = f"the {self.label} ({self.subject}) is "
+        digits = 1 if error > 1e-3 else 2
+        if self.label.startswith(("mean", "P(", "correlation")):
+            return where + f"off by {bias:+.{digits + 2}f} +- {error:.{digits + 2}f}"
+        figure = f"{100 * abs(bias):.{digits}f} % +- {100 * error:.{digits}f} %"
+        return where + f"{figure} too {'high' if bias > 0 else 'low'}"
+
     def __str__(self) -> str:
-        sizes = ", ".join(f"{b:+.3f}" for b in self.bias)
-        limit = f"{self.limit:+.3f} +- {self.limit_error:.3f}"
-        return f"{self.label}, {self.subject}: {sizes} at h, h/2, h/4; limit {limit}"
+        sizes = ", ".join(f"{b:+.4f}" for b in self.bias)
+        limit = f"{self.limit:+.4f} +- {self.limit_error + self.remainder:.4f}"
+        return f"{sizes} at h, h/2, h/4; limit {limit}"
+
+
+def extrapolated(subject: str, label: str, bias: np.ndarray, covariance: np.ndarray) -> Bias:
+    """The bias with its limit to second order in h.
+
+    The remainder is the difference from the limit to first order, where it is more than 2 standard errors.
+    """
+    change = SECOND_ORDER - FIRST_ORDER
+    limit_error, change_error = (np.sqrt(w @ covariance @ w) for w in (SECOND_ORDER, change))
+    remainder = max(abs(change @ bias) - 2 * change_error, 0.0)
+    return Bias(subject, label, bias, covariance, float(SECOND_ORDER @ bias), float(limit_error), float(remainder))
+
+
+def of_responses(experiment: Experiment, responses: np.ndarray | None) -> list[Bias]:
+    """Biases without errors of sampling; the limit of h/2, h/4 and h/8 is off by half its change from the first."""
+    if responses is None:
+        return []
+    subject = f"{LAWS[0].name}, T = {experiment.temperatures[0]:g}, by its response to noise"
+    found = []
+    for k, bias in zip(quadratic(), responses.T):
+        first, limit = SECOND_ORDER @ bias[:3], SECOND_ORDER @ bias[1:]
+        error = float(abs(limit - first) / 2 + ROUNDING)
+        found.append(Bias(subject, LAWS[0].labels[k], bias[:3], np.zeros((3, 3)), float(limit), error, 0.0))
+    return found
+
+
+def order(bias: np.ndarray, covariance: np.ndarray, width: float = 2.0) -> tuple[float, float, float]:
+    """The order p of b = c h^p by least squares, and its range within `width` standard errors.
+
+    Where no power fits, as for c h + d h^2, the standard errors are scaled up to the misfit.
+    """
+    orders = np.linspace(-2, 6, 801)
+    whitened = np.linalg.inv(np.linalg.cholesky(covariance))
+    values, powers = whitened @ bias, 2.0 ** -np.outer(orders, range(3)) @ whitened.T
+    fitted = (powers @ values) / (powers**2).sum(1)
+    misfit = ((powers * fitted[:, None] - values) ** 2).sum(1)
+    within = orders[misfit < misfit.min() + width**2 * max(1.0, misfit.min())]
+    return float(orders[misfit.argmin()]), float(within[0]), float(within[-1])
 
 
 class Biases:
     """The biases of all cells, the pooled ones of the temperature last: at both temperatures, and over everything."""
 
-    def __init__(self, cells: list[Cell], threshold: float):
+    def __init__(self, experiment: Experiment, covariances: list[np.ndarray]):
         self.all: list[Bias] = []
         pooled: dict[str, list] = {}
-        for name, T in dict.fromkeys((cell.law.name, cell.temperature) for cell in cells):
-            group = [cell for cell in cells if (cell.law.name, cell.temperature) == (name, T)]
-            bias, error = np.stack([c.bias for c in group]), np.stack([c.error for c in group])
-            self._add(f"{name}, T = {T:g}", group[0].law.labels, bias, error)
+        sizes = len(experiment.step_sizes)
+        groups = [experiment.cells[i : i + sizes] for i in range(0, len(experiment.cells), sizes)]
+        for group, covariance in zip(groups, covariances):
+            law, T = group[0].law, group[0].temperature
+            bias = np.stack([cell.bias for cell in group], 1)
+            self._add(f"{law.name}, T = {T:g}", law.labels, bias, covariance)
             for key in (f"T = {T:g}", "every T"):
-                pooled.setdefault(key, []).append((bias[:, -1:], error[:, -1:]))
+                pooled.setdefault(key, []).append((bias[-1], covariance[-1]))
         for key in sorted(pooled, key=lambda key: key == "every T"):
-            self._add(f"all targets, {key}", ["temperature"], *_pooled(pooled[key]))
-        self.wrong = [b for b in self.all if b.left > threshold]
+            weights = [1 / np.trace(covariance) for _, covariance in pooled[key]]
+            bias = sum(w * b for w, (b, _) in zip(weights, pooled[key])) / sum(weights)
+            covariance = sum(w**2 * c for w, (_, c) in zip(weights, pooled[key])) / sum(weights) ** 2
+            self._add(f"all targets, {key}", ["temperature"], bias[None], covariance[None])
+        self.wrong = [b for b in self.all if b.left > experiment.threshold]
         surest = max(self.all, key=lambda b: b.score)
-        self.surest = surest if surest.score > threshold else None
-        self.results = []
-        for subject in dict.fromkeys(b.subject for b in self.all):
-            worst = max((b for b in self.all if b.subject == subject), key=lambda b: b.left)
-            statistic = f"bias of the {worst.label} that is left as h -> 0, in standard errors"
-            self.results.append(Result("limit", statistic, worst.left, threshold, LIMIT, subject))
+        self.surest = surest if surest.score > experiment.threshold else None
 
-    def _add(self, subject, labels, bias, error):
-        columns = zip(bias.T, error.T, *(x.tolist() for x in limits(bias, error)))
-        self.all += [Bias(subject, label, *column) for label, column in zip(labels, columns)]
-
-    def __bool__(self) -> bool:
-        return bool(self.wrong or self.surest)
-
-
-def _pooled(temperatures):
-    """The mean of biases and its standard errors, with the same weights at every step size, as the limit needs."""
-    weights = [1 / (error**2).mean() for _, error in temperatures]
-    bias = sum(w * b for w, (b, _) in zip(weights, temperatures)) / sum(weights)
-    variance = sum((w * e) ** 2 for w, (_, e) in zip(weights, temperatures))
-    return bias, np.sqrt(variance) / sum(weights)
+    def _add(self, subject, labels, bias, covariance):
+        self.all += [extrapolated(subject, *columns) for columns in zip(labels, bias, covariance)]
 
 
 # ---- the judgement
 
 
-def judge(experiment: Experiment, biases: Biases, halves: tuple[float, float]) -> None:
+def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves: tuple[float, float]) -> None:
     """Concludes the verdict from the limits of biases, or else from the order of the most certain bias.
 
-    `halves`: the correlations of theta over the first half of a run and over the second.
+    `responses`: the biases that are known without errors of sampling. `halves`: the correlations of theta over the
+    first half of a run and over the second.
     """
     experiment.results.append(
         Result("stability", "chains that leave the finite numbers", 0.0, 0.0, "theta stays finite")
     )
+    judged = [*biases.all, *responses]
+    for subject in dict.fromkeys(b.subject for b in judged):
+        worst = max((b for b in judged if b.subject == subject), key=lambda b: b.left)
+        statistic = f"limit of the bias of the {worst.label} as h -> 0, in standard errors"
+        experiment.results.append(Result("limit", statistic, worst.left, experiment.threshold, LIMIT, subject))
     _judge_coordinates(experiment)
     _judge_temperature(experiment, *biases.all[-3:-1])
-    if biases.wrong:
+    wrong = biases.wrong + [b for b in responses if b.left > experiment.threshold]
+    if wrong:
         _judge_reuse(experiment, *halves)
-        pooled = [b for b in biases.wrong if b.subject.startswith("all targets")]
-        single = [b for b in biases.wrong if b not in pooled]
+        pooled = [b for b in wrong if b.subject.startswith("all targets")]
+        single = [b for b in wrong if b not in pooled]
         for bias in pooled[:2] + ([max(single, key=lambda b: b.left)] if single else []):
-            experiment.conclude("bias does not vanish", str(bias))
+            experiment.conclude("bias does not vanish", f"{bias.excess}; {bias}")
         return
-    if biases.surest and not _vanishes(experiment, biases.surest):
-        return
-    at_h, middle, fine = biases.all[-1].error
-    seen = (experiment.threshold + SEEN) * np.array([at_h, 2 * hypot(1.5 * fine, middle)])
-    seen = np.where(seen < 1, seen / np.maximum(1 - seen, 1e-9), np.inf)  # errors grow with the temperature
-    experiment.findings.append(
-        "resolution: nine times in ten an audit of this size finds a temperature {:.1%} off at h, or "
-        "{:.1%} off as h -> 0".format(*seen)
+    if biases.surest:
+        _judge_order(experiment, biases.surest)
+    last = biases.all[-1]
+    smallest = [(experiment.threshold + SEEN) * error for error in (last.error[0], last.limit_error)]
+    at_h, limit = (_of_a_temperature(seen + more) for seen, more in zip(smallest, (0, last.remainder)))
+    text = f"{RESOLUTION} {at_h:.1%} off at h, or {limit:.1%} off as h -> 0"
+    if responses:
+        exactly = experiment.threshold * max(b.limit_error for b in responses if b.label == "temperature")
+        text += f"; on the {LAWS[0].name}, by its response to noise, {exactly:.2%} off as h -> 0"
+    experiment.findings.append(text)
+
+
+def judge_as_exact(experiment: Experiment, biases: Biases) -> None:
+    """Concludes whether any bias counts at any step size."""
+    experiment.results.append(
+        Result("stability", "chains that leave the finite numbers", 0.0, 0.0, "theta stays finite")
     )
+    for subject in dict.fromkeys(b.subject for b in biases.all):
+        worst = max((b for b in biases.all if b.subject == subject), key=lambda b: b.score)
+        statistic = f"bias of the {worst.label} at the worst step size, in standard errors"
+        equation = "E phi(theta_n) = E phi at every h"
+        experiment.results.append(Result("exactness", statistic, worst.score, experiment.threshold, equation, subject))
+    if biases.surest:
+        k = int(abs(biases.surest.bias / biases.surest.error).argmax())
+        text = biases.surest.in_words(biases.surest.bias[k], biases.surest.error[k])
+        experiment.conclude("not exact", f"{text} at h = {experiment.step_sizes[k]:g}")
+        return
+    seen = (experiment.threshold + SEEN) * biases.all[-1].error
+    sizes = ", ".join(f"{_of_a_temperature(s):.1%} off at {h:g}" for s, h in zip(seen, experiment.step_sizes))
+    experiment.findings.append(f"{RESOLUTION} {sizes}")
 
 
-def _vanishes(experiment, surest):
-    """Whether the surest bias may vanish, by its order in h."""
-    p, low, high = order(surest.bias, surest.error)
-    highest = order(surest.bias, surest.error, width=experiment.threshold)[2]
-    verdict, advice = "bias does not vanish", ""
-    if high > RESOLVED:
-        verdict = "vanishing bias"
-    elif highest > RESOLVED:
+def _of_a_temperature(seen):
+    """The smallest excess that is seen, whose own standard error grows with the temperature."""
+    return seen / (1 - seen) if seen < 1 else np.inf
+
+
+def _judge_order(experiment, surest):
+    """Concludes whether the surest bias vanishes.
+
+    An order of 1 or more must fit it, a constant must not, and the limit must be within 3 standard errors of 0. Where
+    only lower orders than RESOLVED fit, it does not vanish.
+    """
+    p, low, high = order(surest.bias, surest.covariance)
+    (*_, highest), (*_, farthest) = (order(surest.bias, surest.covariance, w) for w in (3.0, experiment.threshold))
+    verdict, advice = "vanishing bias", ""
+    if not (low > 0 and highest >= 1 and surest.left < 3):
         verdict, advice = "bias, limit unresolved", "; pass more chains"
-    experiment.conclude(verdict, f"of apparent order h^{p:.1f} (95 %: {low:.1f} to {high:.1f}); {surest}{advice}")
-    if verdict != "bias does not vanish":
-        return True
-    statistic = "order of the surest bias in h, at most"
-    experiment.results.append(Result("limit", statistic, highest, RESOLVED, LIMIT, least=True))
-    return False
+    if farthest < RESOLVED and surest.left > 2:
+        verdict, advice = "bias does not vanish", ""
+        statistic = "order of the surest bias in h, at most"
+        experiment.results.append(Result("limit", statistic, farthest, RESOLVED, LIMIT, least=True))
+    at_h = surest.in_words(surest.bias[0], surest.error[0])
+    text = f"{at_h} at h, of apparent order h^{p:.1f} (95 %: {low:.1f} to {high:.1f}); {surest}{advice}"
+    experiment.conclude(verdict, text)
 
 
 def _judge_reuse(experiment, before, after):

@@ -16,6 +16,8 @@ from .laws import LAWS
 FORGOTTEN = 4.0  # standard errors between the chains from two starts
 DOUBLINGS = 5  # of the time, until the start is forgotten
 ROUNDS = 5  # of measurements, until nothing changes with time
+SURE = 1 - 1e-6  # the largest correlation of biases, whose covariance is inverted
+RUNS, SHARE = 16, 0.2  # of exact samplers: runs from the ends of the last, and their share of the time
 
 
 # ---- the first look
@@ -132,21 +134,21 @@ def _correlation(a, b):
 
 def measured(experiment: Experiment) -> Biases | None:
     """The biases of all cells, once nothing changes with time; None where a check has failed before."""
-    settings = [(law, T, h) for law in LAWS for T in experiment.temperatures for h in experiment.step_sizes]
     before = len(experiment.results)
     change = inf
     for _ in range(ROUNDS):
         began = experiment.time
         experiment.cells = []
         del experiment.results[before:]
-        for setting in settings:
-            cell = _measure(experiment, *setting)
-            if cell is None:
+        covariances = []
+        for law, T in ((law, T) for law in LAWS for T in experiment.temperatures):
+            cells, covariance = _measure(experiment, law, T)
+            if not cells:
                 return None
-            experiment.cells.append(cell)
-        biases = Biases(experiment.cells, experiment.threshold)
-        experiment.results += biases.results
-        if not biases:
+            experiment.cells += cells
+            covariances.append(covariance)
+        biases = Biases(experiment, covariances)
+        if not (biases.wrong or biases.surest):
             return biases
         if experiment.time > began:  # biases at different times do not compare
             change = inf
@@ -157,6 +159,7 @@ def measured(experiment: Experiment) -> Biases | None:
         change = later
         if change <= FORGOTTEN:
             return biases
+        experiment.time *= 4
     experiment.keeps(
         "start",
         "change with time, in standard errors",
@@ -170,38 +173,69 @@ def measured(experiment: Experiment) -> Biases | None:
     return None
 
 
-def _measure(experiment, law, T, h):
-    """Measures a cell; None, with a finding, where chains diverge or keep their start.
+def _measure(experiment, law, T):
+    """The cells of a target and temperature, and the covariance of their biases, (statistics, cells, cells).
 
-    Three quarters of the chains start from exact draws and are compared, the others at half the width. The time of a
-    run is doubled until both groups agree, and is kept for the next cell.
+    Runs at all step sizes have the same seed and number of steps, so that errors are alike where steps take the same
+    numbers. The time of the shortest run is doubled until the start is forgotten, and kept for the next target.
+    No cells, with a finding, where chains diverge or keep their start.
     """
-    compared = experiment.chains * 3 // 4
     for doubling in range(DOUBLINGS + 1):
         experiment.time *= 2 if doubling else 1
-        init = experiment.draw(law, T)
-        mean = torch.tensor(law.moments(T)[0]).to(init)
-        init[compared:] = mean + (init[compared:] - mean) / 2
-        theta = experiment.run(law, init, T, h)
-        if not experiment.stays(law, T, h, theta):
-            return None
-        wide, narrow = law.statistics(theta[:compared], T), law.statistics(theta[compared:], T)
-        # at least the standard deviation of exact draws, since a law that is too narrow must not look precise
-        ideal = law.statistics(init[:compared], T).std(0)
-        error, error_narrow = (np.maximum(s.std(0), ideal) / len(s) ** 0.5 for s in (wide, narrow))
-        apart = abs(wide.mean(0) - narrow.mean(0)) / np.hypot(error, error_narrow)
-        if apart.max() < FORGOTTEN:
-            break
-    if not _forgets(experiment, law, T, h, apart):
-        return None
-    return Cell(law, T, h, experiment.time, wide.mean(0) - law.exact(T), error)
+        steps = max(1, round(experiment.time / experiment.step_sizes[-1]))
+        start, seed = _start(experiment, law, T), experiment.seed()
+        cells, draws = [], []
+        for h in reversed(experiment.step_sizes):
+            cell, of_cell, apart = _cell(experiment, start, law, T, h, steps * h, seed)
+            if cell is None:
+                return [], None
+            cells.insert(0, cell)
+            draws.insert(0, of_cell)
+            if apart.max() >= FORGOTTEN:
+                break
+        else:
+            return cells, _covariance(cells, draws)
+    _forgets(experiment, cells[0], apart)
+    return [], None
 
 
-def _forgets(experiment, law, T, h, apart):
+def _start(experiment, law, T):
+    """Exact draws, of which the last quarter is at half the width."""
+    init = experiment.draw(law, T)
+    narrow = init[experiment.compared :]
+    narrow[:] = (narrow + torch.tensor(law.moments(T)[0]).to(init)) / 2
+    return init
+
+
+def _cell(experiment, start, law, T, h, time, seed=None):
+    """A cell, its statistics by chain, and the distance of the two starts; None where chains diverge."""
+    compared = experiment.compared
+    theta = experiment.run(law, start, T, h, seed=seed, time=time)
+    if not experiment.stays(law, T, h, theta):
+        return None, None, None
+    wide, narrow = law.statistics(theta[:compared], T), law.statistics(theta[compared:], T)
+    # at least the standard deviation of exact draws, since a law that is too narrow must not look precise
+    ideal = law.statistics(start[:compared], T).std(0)
+    error, error_narrow = (np.maximum(s.std(0), ideal) / len(s) ** 0.5 for s in (wide, narrow))
+    apart = abs(wide.mean(0) - narrow.mean(0)) / np.hypot(error, error_narrow)
+    return Cell(law, T, h, time, wide.mean(0) - law.exact(T), error), wide, apart
+
+
+def _covariance(cells, draws):
+    """The covariance of the biases of cells whose chains have the same noise, (statistics, cells, cells)."""
+    residuals = np.stack([d - d.mean(0) for d in draws])
+    residuals /= np.maximum(residuals.std(1, keepdims=True), 1e-300)
+    correlation = SURE * np.einsum("ink,jnk->kij", residuals, residuals) / residuals.shape[1]
+    errors = np.stack([cell.error for cell in cells], 1)
+    covariance = correlation * errors[:, :, None] * errors[:, None, :]
+    covariance[:, range(len(cells)), range(len(cells))] = errors**2
+    return covariance
+
+
+def _forgets(experiment, cell, apart):
     """Whether chains from two starts agree."""
-    where = f"{law.name}, T = {T:g}, h = {h:g}"
-    worst = law.labels[int(apart.argmax())]
-    time = experiment.time
+    where = f"{cell.law.name}, T = {cell.temperature:g}, h = {cell.step_size:g}"
+    worst = cell.law.labels[int(apart.argmax())]
     return experiment.keeps(
         "start",
         f"distance of two starts by the {worst}, in standard errors",
@@ -209,7 +243,7 @@ def _forgets(experiment, law, T, h, apart):
         FORGOTTEN,
         "the law forgets its start",
         "start not forgotten",
-        f"after {time:g} units of time, {time / h:.0f} steps, chains from exact draws and from "
+        f"after {cell.time:g} units of time, {cell.time / cell.step_size:.0f} steps, chains from exact draws and from "
         f"half their width are {apart.max():.1f} standard errors apart in the {worst} ({where}); pass a "
         "longer time; or it is not ergodic: no friction, no noise, a part that never moves",
         where,
@@ -219,24 +253,59 @@ def _forgets(experiment, law, T, h, apart):
 def _change(experiment):
     """The largest change of biases when the time is quadrupled, in standard errors; None where such a run fails.
 
-    Momenta and the like may start far from their law. The cells at h are measured again, and the cell at h/4 with the
-    surest bias, since chains may forget more slowly there.
+    Momenta and the like may start far from their law. The cells at h are compared with those of a quarter of their
+    time, and the cell at h/4 with the surest bias with one of four times its time, since chains may forget more slowly.
     """
     largest, *_, smallest = experiment.step_sizes
     cells = experiment.cells
     surest = max(cells, key=lambda cell: (cell.step_size == smallest, float(abs(cell.z).max())))
     change = 0.0
     pooled = []
-    experiment.time *= 4
     for cell in [*(cell for cell in cells if cell.step_size == largest), surest]:
-        later = _measure(experiment, cell.law, cell.temperature, cell.step_size)
-        if later is None:
+        law, T, h = cell.law, cell.temperature, cell.step_size
+        time = cell.time * 4 if cell is surest else max(h, cell.time / 4)
+        other, *_ = _cell(experiment, _start(experiment, law, T), law, T, h, time)
+        if other is None:
             return None
-        moved, error = later.bias - cell.bias, np.hypot(later.error, cell.error)
-        pooled.append((moved[-1] / error[-1] ** 2, 1 / error[-1] ** 2))  # the temperature, of all targets together
+        moved, error = other.bias - cell.bias, np.hypot(other.error, cell.error)
+        sign = 1 if cell is surest else -1
+        pooled.append((sign * moved[-1] / error[-1] ** 2, 1 / error[-1] ** 2))  # the temperature, of all targets
         together = abs(sum(m for m, _ in pooled)) / sum(w for _, w in pooled) ** 0.5
         change = max(change, float((abs(moved) / error).max()), together)
         if change > FORGOTTEN:
-            return change
-    experiment.time /= 4
+            break
     return change
+
+
+# ---- of exact samplers
+
+
+def measured_as_exact(experiment: Experiment) -> Biases | None:
+    """The biases of chains that start from exact draws and are run again and again, which an exact sampler keeps.
+
+    Each bias is the mean over runs, with the start, whose mean is known, as a control variate.
+    """
+    covariances = []
+    for law, T in ((law, T) for law in LAWS for T in experiment.temperatures):
+        cells = []
+        for h in experiment.step_sizes:
+            start = theta = experiment.draw(law, T)
+            total = 0.0
+            for _ in range(RUNS):
+                theta = experiment.run(law, theta, T, h, time=SHARE * experiment.time)
+                if not experiment.stays(law, T, h, theta):
+                    return None
+                total = total + law.statistics(theta, T)
+            mean, first = total / RUNS, law.statistics(start, T)
+            cells.append(Cell(law, T, h, RUNS * SHARE * experiment.time, *_controlled(mean, first, law.exact(T))))
+        experiment.cells += cells
+        covariances.append(np.stack([np.diag(row**2) for row in np.stack([cell.error for cell in cells], 1)]))
+    return Biases(experiment, covariances)
+
+
+def _controlled(mean, first, exact):
+    """The biases of means by chain, and their standard errors, with the first statistics as control variates."""
+    off = first - exact
+    slope = (off * (mean - mean.mean(0))).mean(0) / np.maximum((off**2).mean(0), 1e-300)
+    values = mean - exact - slope * off
+    return values.mean(0), np.maximum(values.std(0), 1e-300) / len(values) ** 0.5

@@ -1,0 +1,109 @@
+"""The law of theta on a normal target without errors of sampling, from the response of theta to each normal number.
+
+Where a black box draws its noise by torch, and theta_n is linear in it, theta_n = M theta_0 + sum_k G_k z_k, the
+covariance of theta_n tends to sum_k G_k G_k' as M -> 0. One run has all G_k: each chain has one z_k = 1, all others 0.
+"""
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from recipe.errors import RecipeError
+
+from .experiment import Experiment, OutOfTime
+from .laws import LAWS
+
+NORMAL = {"randn", "randn_like", "normal", "normal_"}
+FEW, CHECKED = 8, 64  # chains of the run that counts numbers, and chains whose theta_n must follow from their numbers
+MOST = 2**13  # numbers of a chain
+TIMES = 10.0, 20.0, 40.0  # of runs, until the start is forgotten
+FORGOTTEN = 1e-4  # the share of the variance that the start, and the first quarter of the numbers, may have
+LINEAR = 1e-3  # the largest error of theta_n, in standard deviations
+
+
+class Unseen(Exception):
+    """The reason why theta_n is not known as a linear function of normal numbers."""
+
+
+class Noise(TorchDispatchMode):
+    """Replaces the normal numbers that torch draws by columns of `numbers`, (chains, count), in their order.
+
+    Counts the numbers of a chain; without `numbers` all of them are 0. Raises Unseen for other random numbers.
+    """
+
+    def __init__(self, chains: int, numbers: torch.Tensor | None = None):
+        super().__init__()
+        self.chains, self.numbers, self.count = chains, numbers, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return result
+        name = func.overloadpacket.__name__
+        if name not in NORMAL or result.dim() == 0 or len(result) != self.chains:
+            raise Unseen
+        mean_and_sd = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
+        mean, sd = (*mean_and_sd, *(0.0, 1.0)[len(mean_and_sd) :])
+        first, self.count = self.count, self.count + result[0].numel()
+        if self.numbers is None:
+            return result.copy_(torch.as_tensor(mean))
+        if self.count > self.numbers.shape[1]:
+            raise Unseen
+        return result.copy_(mean + sd * self.numbers[:, first : self.count].reshape(result.shape))
+
+
+def responses(experiment: Experiment) -> np.ndarray | None:
+    """The biases of quadratic statistics on the first target at h, h/2, h/4 and h/8, (step sizes, statistics).
+
+    None where theta_n is not linear in normal numbers that torch draws.
+    """
+    hs = [*experiment.step_sizes, experiment.step_sizes[-1] / 2]
+    try:
+        return np.stack([_biases(experiment, h) for h in hs])
+    except (OutOfTime, RecipeError):
+        raise
+    except Exception:  # the black box may not run on other numbers, as where its step is compiled
+        return None
+
+
+def quadratic() -> list[int]:
+    """The places of quadratic statistics among those of the first target."""
+    return [k for k, label in enumerate(LAWS[0].labels) if not label.startswith(("mean", "P("))]
+
+
+def _biases(experiment, h):
+    """The biases of quadratic statistics, whose mean is the sum over all responses; raises Unseen."""
+    law, T = LAWS[0], experiment.temperatures[0]
+    for time in TIMES:
+        of_start, of_numbers = (law.statistics(x, T)[:, quadratic()] for x in _responses(experiment, h, time))
+        early = len(of_numbers) // 4 + 1
+        if max(abs(x.sum(0)).max() for x in (of_start, of_numbers[:early])) < FORGOTTEN:
+            return of_numbers.sum(0) - law.exact(T)[quadratic()]
+    raise Unseen
+
+
+def _responses(experiment, h, time):
+    """theta_n by coordinate of theta_0, and by number; raises Unseen where theta_n is not linear in them."""
+    law, T = LAWS[0], experiment.temperatures[0]
+    sd = torch.tensor(law.moments(T)[1], dtype=torch.get_default_dtype())
+    seed, steps = experiment.seed(), round(time / h)
+
+    def run(init, steps, numbers=None):
+        with Noise(len(init), numbers) as noise:
+            return experiment.run(law, init, T, h, seed=seed, time=steps * h), noise.count
+
+    (_, first), (origin, both) = (run(torch.zeros(FEW, law.dim), k) for k in (1, 2))
+    count = first + (both - first) * (steps - 1)
+    if not 0 < count <= MOST or origin.any():
+        raise Unseen
+    init = torch.zeros(law.dim + count + CHECKED, law.dim)
+    init[: law.dim] = sd.diag()
+    numbers = torch.zeros(len(init), count)
+    numbers[law.dim : -CHECKED] = torch.eye(count)
+    numbers[-CHECKED:] = torch.randn(CHECKED, count, generator=experiment.generator)
+    theta, read = run(init, steps, numbers)
+    of_start, of_numbers, checked = theta.split([law.dim, count, CHECKED])
+    error = abs(checked - numbers[-CHECKED:] @ of_numbers) / sd
+    if read != count or not error.max() < LINEAR:
+        raise Unseen
+    return of_start, of_numbers
