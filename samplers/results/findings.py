@@ -95,11 +95,12 @@ def banded(
 ) -> Finding:
     """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`.
 
-    Half a band above `widest` leaves the question open.
+    The slack is at most `widest`; chance above two thirds of that leaves the question open.
     """
-    half = average.half_width(alpha) + slack
+    chance = average.half_width(alpha)
+    half = chance + min(slack, widest)
     ends = expected - half, expected + half
-    return Finding(question, of, average.value, average.error, *ends, cure, half <= widest)
+    return Finding(question, of, average.value, average.error, *ends, cure, chance <= 2 * widest / 3)
 
 
 def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit: float = R_HAT) -> Finding:
@@ -158,17 +159,22 @@ class Report(Findings):
 
     @property
     def verdict(self) -> str:
-        """One line: what to change first, else what is not known, else that no fault was found."""
+        """One line: what to change first, after how much is not known if that is half, or that no fault was found."""
         wrong = self.wrong
         if wrong:
             others = f" {len(wrong) - 1} more out of their bands." if len(wrong) > 1 else ""
-            return f"Change first: {wrong[0]}{others}"
+            first = f"{self._open}. " if 2 * len(self.unknown) >= len(self.findings) else ""
+            return f"{first}Change first: {wrong[0]}{others}"
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
         if self.unknown:
-            return f"{len(self.unknown)} of {len(self.findings)} answers not known{left_out}: {self.unknown[0]}"
+            return f"{self._open}{left_out}: {self.unknown[0]}"
         return f"No fault found: {len(self.findings)} numbers in their bands{left_out}."
+
+    @property
+    def _open(self) -> str:
+        return f"{len(self.unknown)} of {len(self.findings)} answers not known"
 
     title = verdict
 

@@ -99,7 +99,7 @@ class Subject:
     def affordable(self) -> int:
         """The draws of each chain whose gradients are a share of the run's, of no more numbers than mixing takes."""
         numbers = sum(x[:, 0].numel() for x in self.values.values())
-        share = SPENT * self.info["steps"] / (2 if self.again.has_batches else 1)
+        share = SPENT * self.info.get("steps", 0) / (2 if self.again.has_batches else 1)
         return max(EVALUATIONS, int(min(share, AT_LENGTH[0] / numbers)))
 
 
@@ -120,8 +120,18 @@ def report_of(run: Subject) -> Report:
 
 
 def _lost(run: Subject) -> Answer:
+    """Lost chains, and chains with two draws of another one bit for bit, if there are any."""
     cure = "Take a smaller step size: they left the finite numbers, or a domain."
-    return [Finding("lost chains", "", run.lost, None, 0, 0, cure)]
+    findings = [Finding("lost chains", "", run.lost, None, 0, 0, cure)]
+    chains, draws = run.size
+    if chains > 1 and draws > 1:
+        at = [[x[:, k].reshape(chains, -1).cpu() for x in run.values.values()] for k in (draws // 2, -1)]
+        middle, last = (torch.cat(tensors, 1) for tensors in at)
+        some = torch.cat([middle, last], 1)[(middle != last).any(1)]  # of chains that move
+        copies = len(some) - len(some.unique(dim=0))
+        cure = "Give each run a seed, or a range of chains, of its own: copies tell nothing new."
+        findings += [Finding("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
+    return findings
 
 
 def _acceptance(run: Subject) -> Answer:

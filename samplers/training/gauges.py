@@ -5,26 +5,31 @@ Numbers are read when they have arrived from the device, which is not waited for
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from integrators.auxiliary import masses
+from integrators.kernels.addresses import starts
 from integrators.transfers import Arrivals, largest, norms
 from recipe import Recipe
 from recipe.errors import warn
 
+from . import minibatches
+from .kernels import Text
 from .rates import Setting
 from .shards import Shards
 from .stacked import count
-from .tensors import by_chain, precise
+from .tensors import by_chain
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
-SITES = 4096  # of a group, at which the noise of gradients is measured; also the most of a small tensor
+SITES, FEWEST = 1024, 32  # of a group at which its numbers are taken, and of each of many chains
+TENSORS = 32  # of a group that these sites are in
 LOOKS = 24  # first steps of a training loop, whose gradients may show that they are clipped
 ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
-NOISE, NOISE_SITES = "noise", "sites of noise"  # in a row: a sum over so many sites
+NOISE, SQUARES, SOME = "noise", "squares", "sites"  # in a row: sums over so many sites
 
 Tensors = Sequence[torch.Tensor]
 
@@ -49,6 +54,7 @@ class Clipping:
         self.arrivals = arrivals
         self.looks = 0
         self.sizes: list[tuple[float, float]] = []  # norm and largest entry of the gradients of each step
+        self.warned = False
 
     @property
     def looks_on(self) -> bool:
@@ -72,14 +78,14 @@ class Clipping:
         norm = math.hypot(*of_each)
         one_norm = sum(_same(norm, n) and _apart(biggest, b) for n, b in self.sizes)
         one_largest = sum(_same(biggest, b) and _apart(norm, n) for n, b in self.sizes)
-        if len(self.sizes) < LOOKS and biggest and max(one_norm, one_largest) >= ALIKE - 1:
+        if not self.warned and biggest and max(one_norm, one_largest) >= ALIKE - 1:
             warn(
                 f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
                 "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
                 "take a smaller lr."
             )
             self.looks = LOOKS
-            self.sizes += LOOKS * [(0.0, 0.0)]  # no more warnings
+            self.warned = True
         self.sizes.append((norm, biggest))
 
 
@@ -91,13 +97,51 @@ def _apart(a: float, b: float) -> bool:
     return abs(a - b) > 1e-3 * a
 
 
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Some sites of each chain of a group, evenly spaced in the memory of at most TENSORS of its tensors.
+
+    `chosen`: the numbers of these tensors; `weights`, and `states` by block: views `(chains, some)` of them.
+    """
+
+    chosen: Sequence[int]
+    chains: int
+    every: int
+    weights: Tensors
+    states: Mapping[str, Tensors]
+    scalars: Mapping[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, whole: Tensors, kernel: Text, shards: Shards | None) -> "Sites":
+        """The sites of parameters, in the tensors that their kernel moves: of sharded ones this rank's parts."""
+        chains = count(whole)
+        chosen = range(0, len(whole), -(-len(whole) // TENSORS))
+        every = -(-sum(whole[k].numel() for k in chosen) // max(SITES, FEWEST * chains))
+        own = [k for k in chosen if shards is None or shards.counted[k]]
+
+        def views(tensors: Tensors) -> Tensors:
+            return [by_chain(tensors[k], chains)[:, :: max(1, every)] for k in own]
+
+        states = {b: views(tensors) for b, tensors in kernel.vectors.items()}
+        return cls(own, chains, max(1, every), views(kernel.params), states, kernel.scalars)
+
+    def together(self, views: Tensors) -> torch.Tensor:
+        """Views side by side in float64, `(chains, some)`."""
+        return torch.cat(list(views), 1).double() if views else torch.zeros(self.chains, 0, dtype=torch.float64)
+
+    def slopes(self, gradients: Tensors) -> torch.Tensor:
+        """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
+        strides = ((g.numel() // self.chains, self.every) for g in gradients)
+        return self.together([g.as_strided(x.shape, at) for g, x, at in zip(gradients, self.weights, strides)])
+
+
 class Gauges:
-    """Rows of numbers of each parameter group, taken before some of the steps: means over the sites of each chain.
+    """Rows of numbers of each parameter group, taken before some of the steps: sums over some sites of each chain.
 
     "kinetic.p": p^2/(m T). "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, the rise of "kinetic.p" by half a kick.
-    "configurational": theta g/T. "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches
-    and a part from the move between the steps. Thermostats by their names. Of sharded sites rows hold this rank's part
-    of each mean, and `late` adds up the parts.
+    "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches and a part from the move
+    between the steps; "squares": (g^2 + g'^2)/2. Thermostats by their names. Weights and g/T are kept for the
+    "configurational" temperature, (theta - E theta) g/T. Of sharded sites rows hold this rank's part of each sum.
     """
 
     def __init__(self, recipe: Recipe, clipping: Clipping) -> None:
@@ -105,75 +149,51 @@ class Gauges:
         self.clipping = clipping
         self.arrivals = clipping.arrivals
         self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
-        self._before: dict[int, torch.Tensor] = {}  # gradients at some sites, by group
+        self.beside: dict[
+            int, set[Any]
+        ] = {}  # by group, the Minibatches that have handed out a batch between two steps
+        self.added: dict[int, set[bool]] = {}  # by group, whether a gradient was added to, and not zeroed
+        self._before: dict[int, tuple[torch.Tensor, Any, Any]] = {}  # by group, at the step before
 
     def looks_on(self, step: int) -> bool:
         """Whether a group may be looked at before this step; reads what has arrived."""
         self.arrivals.look()
-        return self.clipping.looks_on or bool(self._before) or is_looked_at(step)
+        return bool(self._before) or is_looked_at(step)
 
     @torch.no_grad()
-    def see(
-        self,
-        index: int,
-        group: Mapping[str, Any],
-        gradients: Tensors,
-        states: Sequence[Mapping[str, torch.Tensor]],
-        setting: Setting,
-        shards: Shards | None = None,
-    ) -> None:
-        """Records a row of a group, at the steps that are looked at.
-
-        `gradients`: of the mean loss, of sharded parameters the part on this rank; `states`: of each parameter.
-        """
-        self.clipping.see(gradients, shards)
+    def see(self, index: int, group: Mapping[str, Any], gradients: Tensors, sites: Sites, setting: Setting) -> None:
+        """Records a row of a group, at the steps that are looked at; `gradients`: those of the chosen tensors."""
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
         before = self._before.pop(index, None)
-        if not looks and before is None:
+        if not gradients or not looks and before is None:
             return
-        chains = count(group["params"])
-        slopes = bundled(gradients if shards is None else shards.parts(gradients), chains)
-        some = _some(slopes)
-        if before is not None and before.shape == some.shape:
-            squares = (some - before).square().sum(1) * (group["num_data"] ** 2 / 2)
-            self._send(index, {NOISE: squares, NOISE_SITES: torch.full_like(squares, some.shape[1])})
+        slopes = sites.slopes(gradients) * group["num_data"]
+        place, version = starts(gradients[:1]), gradients[0]._version
+        if before is not None and before[0].shape == slopes.shape:
+            noise, squares = ((x.square().sum(1) / 2) for x in (slopes - before[0], torch.cat([slopes, before[0]], 1)))
+            self._send(index, {NOISE: noise, SQUARES: squares})
+            self.beside.setdefault(index, set()).add(minibatches.handed_out_since(before[1]))
+            self.added.setdefault(index, set()).add(before[2] == (place, version - 1))
         if looks:
-            self._before[index] = some
-            self._send(index, self._numbers(group, slopes, states, setting, shards), {"step": group["step_number"]})
+            self._before[index] = slopes, minibatches.latest(), (place, version)
+            self._send(index, *self._numbers(group, slopes, sites, setting))
 
     def _numbers(
-        self,
-        group: Mapping[str, Any],
-        slopes: Tensors,
-        states: Sequence[Mapping[str, torch.Tensor]],
-        setting: Setting,
-        shards: Shards | None,
-    ) -> dict[str, torch.Tensor]:
-        """The numbers of a row, `(chains,)` by name."""
-        chains = count(group["params"])
-
-        def own(tensors: Tensors) -> list[torch.Tensor]:
-            return bundled(tensors if shards is None else shards.parts(tensors), chains)
-
-        N, decay = group["num_data"], group["weight_decay"]
-        sites = sum(p.numel() for p in group["params"]) // chains
-        heat = sites * setting.temperature
-        numbers = {}
-        if not self.recipe.has_other_energy:
-            weights = own(group["params"])
-            virial = _dots(weights, slopes)
-            numbers["configurational"] = (virial + decay * _dots(weights, weights) if decay else virial) * (N / heat)
-        squares = _dots(slopes, slopes)
+        self, group: Mapping[str, Any], slopes: torch.Tensor, sites: Sites, setting: Setting
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The sums of a row, `(chains,)` by name, and what stays on the device."""
+        T, h = setting.temperature, setting.step_size
+        some = slopes.shape[1]
+        numbers = {SOME: torch.full((sites.chains,), float(some), dtype=slopes.dtype, device=slopes.device)}
         for block, mass in masses_of(self.recipe, setting).items():
-            momenta = own([state[block] for state in states])
-            numbers[f"kinetic.{block}"] = _dots(momenta, momenta) / (mass * heat)
-            numbers[f"kick.{block}"] = squares * ((N * setting.step_size) ** 2 / (4 * mass * heat))
+            numbers[f"kinetic.{block}"] = sites.together(sites.states[block]).square().sum(1) / (mass * T)
+            numbers[f"kick.{block}"] = slopes.square().sum(1) * (h**2 / (4 * mass * T))
         for b in self.recipe.thermostats:
-            numbers[b.name] = states[0][b.name] / (1 if shards is None else shards.ranks)
-            if b.is_vector:
-                bundles = own([state[b.name] for state in states])
-                numbers[b.name] = torch.stack([x.sum(1) for x in bundles]).sum(0) / sites
-        return numbers
+            is_vector = b.name in sites.states
+            numbers[b.name] = sites.together(sites.states[b.name]).sum(1) if is_vector else sites.scalars[b.name] * some
+        weights = sites.together(sites.weights)
+        slopes = torch.add(slopes, weights, alpha=group["num_data"] * group["weight_decay"])
+        return numbers, {"step": group["step_number"], "weights": weights, "slopes": slopes / T}
 
     def _send(self, index: int, numbers: dict[str, torch.Tensor], row: dict[str, Any] | None = None) -> None:
         """Adds numbers to the latest row of a group once they have arrived; with a `row`, begins with this one."""
@@ -182,60 +202,44 @@ class Gauges:
         def read(values: list[float]) -> None:
             if row is not None:
                 rows.append(row)
-            each = len(values) // max(1, len(numbers))
+            each = len(values) // len(numbers)
             rows[-1].update({name: values[k * each : (k + 1) * each] for k, name in enumerate(numbers)})
 
-        self.arrivals.send(torch.cat(list(numbers.values())) if numbers else torch.zeros(0, device="cpu"), read)
+        self.arrivals.send(torch.cat(list(numbers.values())), read)
 
     def late(self, index: int, chains: int, shards: Shards | None = None) -> list[dict[str, torch.Tensor]]:
         """Series by name of each chain of a group, over the later half of its steps; of shards all ranks call this."""
         rows = self.rows.get(index, [])
-        names = [name for name in (rows[0] if rows else ()) if name not in ("step", NOISE, NOISE_SITES)]
+        rows = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
+        if not rows:
+            return chains * [{}]
+        names = [name for name in rows[0] if name not in ("step", "weights", "slopes", SOME, NOISE, SQUARES)]
         missing = chains * [math.nan]
-        numbers = [[row.get(name, missing) for name in (*names, NOISE, NOISE_SITES)] for row in rows]
-        table = torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(len(rows), len(names) + 2, chains)
+        order = (SOME, NOISE, SQUARES, *names)
+        table = torch.tensor([[row.get(name, missing) for name in order] for row in rows], dtype=torch.float64)
+        weights, slopes = (torch.stack([row[name] for row in rows]) for name in ("weights", "slopes"))
+        virial = ((weights - weights.mean(0)) * slopes).sum(2).cpu()
+        table = torch.cat([table, virial[:, None]], 1)  # (rows, numbers, chains)
         if shards is not None:
             shards.spread.add(table)
-        steps = torch.tensor([row["step"] for row in rows], device="cpu")
-        return [_later_half(names, steps, of_chain) for of_chain in table.unbind(2)]
+        names += [] if self.recipe.has_other_energy else ["configurational"]
+        steps = torch.tensor([float(row["step"]) for row in rows])
+        return [_series(names, steps, own) for own in table.unbind(2)]
 
 
-def _later_half(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Series by name of the finite rows of `table`, `(rows, numbers)`, over the later half of the steps."""
-    finite = table[:, : len(names)].isfinite().all(1)
-    steps, table = steps[finite], table[finite]
-    *numbers, noise, sites = table[2 * steps >= steps.max()].unbind(1) if len(steps) else table.unbind(1)
-    series = dict(zip(names, numbers))
-    noise = (noise / sites)[noise.isfinite()]
-    return series | ({NOISE: noise} if len(noise) else {})
+def _series(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Series by name, means over sites, of the finite rows of `table`, `(rows, numbers)`."""
+    some, noise, squares, *sums = table.unbind(1)
+    finite = torch.stack(sums).isfinite().all(0)
+    series = {"step": steps[finite]} | {name: (x / some)[finite] for name, x in zip(names, sums)}
+    pairs = noise.isfinite()
+    if pairs.any():
+        series[NOISE] = (noise / some)[pairs]
+        series[SQUARES] = (squares / some)[pairs]
+    return series
 
 
 def masses_of(recipe: Recipe, setting: Setting) -> dict[str, float]:
     """The masses of Gaussian momenta by block, where all sites have the same."""
     values = masses(recipe, setting.parameters).items()
     return {block: float(mass) for block, mass in values if not torch.is_tensor(mass) or mass.numel() == 1}
-
-
-def bundled(tensors: Tensors, chains: int) -> list[torch.Tensor]:
-    """Tensors `(chains, sites)` in the type in which steps compute; small ones are concatenated into one at the end.
-
-    >>> bundled([torch.ones(2, 2), torch.zeros(9000), torch.ones(3)], chains=1)[1]
-    tensor([[1., 1., 1., 1., 1., 1., 1.]])
-    """
-    bundles = [by_chain(t, chains) for t in tensors if t.numel() > SITES]
-    small = [t for t in tensors if t.numel() <= SITES]
-    if small:
-        bundles.append(torch.cat([t.reshape(chains, -1) for t in small], 1))
-    return [t.to(precise(t.dtype)) for t in bundles]
-
-
-def _some(gradients: Tensors) -> torch.Tensor:
-    """Gradients at evenly spaced sites of all tensors, about SITES of each chain, `(chains, some)`."""
-    every = -(-sum(g.shape[1] for g in gradients) // SITES)
-    return torch.cat([g[:, :: max(every, 1)] for g in gradients], 1)
-
-
-def _dots(tensors: Tensors, others: Tensors) -> torch.Tensor:
-    """The inner products over all sites of each chain, `(chains,)`; torch.dot is the fastest for many sites."""
-    dots = [torch.dot(a, b) for x, y in zip(tensors, others) for a, b in zip(x, y)]
-    return torch.stack(dots).view(len(tensors), -1).sum(0)

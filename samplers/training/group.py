@@ -22,9 +22,10 @@ from recipe.errors import RecipeError
 from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
-from .gauges import Gauges, masses_of
+from .gauges import Gauges, Sites, masses_of
 from .kernels import Compiled, Copies, Text, as_functions, copies_of
 from .rates import SETTINGS, Setting
+from .report import Chain
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .stacked import count, labels, members_of
 from .tensors import (
@@ -115,10 +116,13 @@ class Group:
             params = list(map(with_local_gradient, params))
         if observe:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
-        looks = gpu.is_capturing() or number % CHECKED == 0 or self.gauges.looks_on(number)
-        gradients = None if looks else self._found(params)
+        checked = gpu.is_capturing() or number % CHECKED == 0 or self.gauges.clipping.looks_on
+        gradients = None if checked else self._found(params)
         if gradients is None:
             gradients = self._looked_at(params, observe)
+        if self.gauges.looks_on(number) and not gpu.is_capturing():
+            chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in self._sites.chosen]
+            self.gauges.see(self.index, group, chosen, self._sites, self.setting)
         if self.copies is not None:
             gradients = self.copies.precise(gradients)
         setting = self.setting
@@ -169,8 +173,7 @@ class Group:
         k = self._shortest
         if checked or k is not None and not _is_finite(gradients[k]):
             self.check_finite(gradients)
-        states = [self.states[p] for p in group["params"]]
-        self.gauges.see(self.index, group, gradients, states, self.setting, self.shards)
+        self.gauges.clipping.see(gradients, self.shards)
         return gradients
 
     def _check_noise(self, number: int) -> None:
@@ -240,6 +243,7 @@ class Group:
         states = [{name: local(x) for name, x in self.states[p].items()} for p in whole]
         self.kernel = self._kernel(step, moved, states, chains)
         self.copies = None if weights is whole else Copies(params, moved)
+        self._sites = Sites.of(whole, self.kernel, self.shards)
         self._starts = starts(params)
         self._as_params = Alike(params)
         self._as_gradients = Alike([p.detach() for p in params])
@@ -299,6 +303,18 @@ class Group:
                     own = temperature_of(square / sites, sites, self.setting.temperature)
                     temperatures[f"{name}, {block}{member}"] = own
         return temperatures
+
+    def seen(self) -> list[Chain]:
+        """What the gauges have seen of each chain."""
+        params, gauges = self.group["params"], self.gauges
+        added = gauges.added.get(self.index) == {True}
+        beside = gauges.beside.get(self.index, {None})
+        source = next(iter(beside)) if len(beside) == 1 else None
+        steps = self.relaxation_steps()
+        series = gauges.late(self.index, count(params), self.shards)
+        names = labels(self.index, params)
+        num_data = self.group["num_data"]
+        return [Chain(of, own, self.setting, steps, num_data, source, added) for of, own in zip(names, series)]
 
     def relaxation_steps(self) -> dict[str, float]:
         """The relaxation times of the blocks in steps, by name; none at a step size of 0, as of a schedule."""

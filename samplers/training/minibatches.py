@@ -1,5 +1,6 @@
 """Minibatches for a training loop, in an order that is a function of (seed, epoch); the position can be saved."""
 
+import weakref
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
@@ -13,6 +14,7 @@ from recipe.errors import RecipeError
 
 from .stacked import numbers_of
 
+LATEST: list = []  # the Minibatches that have handed out a batch last, weakly, and that batch's epoch and number
 NO_DATASET = IterableDataset, Mapping, list, str, tuple
 
 
@@ -152,6 +154,7 @@ class Minibatches:
                 self._ordered = self.epoch, self.order(self.epoch)
             first = self.batch * self.batch_size
             batch = self._ordered[1][..., first : first + self.batch_size]
+            LATEST[:] = weakref.ref(self), (self.epoch, self.batch)
             self.batch += 1
             more = self.batch < len(self)
             if not more:
@@ -207,6 +210,17 @@ class Minibatches:
         names = ("seed", "num_data", "batch_size", "replacement", "drop_last")
         kind = {name: int(getattr(self, name)) for name in names}
         return kind | ({"first_member": own.start, "members": len(own)} if own else {})
+
+
+def latest() -> tuple:
+    """The Minibatches of the process that have handed out a batch last, and its place; empty where there are none."""
+    return tuple(LATEST)
+
+
+def handed_out_since(before: tuple) -> "Minibatches | None":
+    """The Minibatches that have handed out batches before and since; None if there are none."""
+    now = latest()
+    return now[0]() if before and now and now[0] == before[0] and now[1] != before[1] else None
 
 
 class _OfRows(Sampler[list[int]]):

@@ -26,9 +26,9 @@ from .blocks import hold_places, take_up
 from .gauges import Clipping, Gauges
 from .group import CHECKED, Group, Sampler
 from .rates import SETTINGS, Setting
-from .report import Series, report_of_loop
+from .report import report_of_loop
 from .shards import as_part
-from .stacked import count, labels, members_of
+from .stacked import members_of
 from .tensors import check_parameters, precise, values_of
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
@@ -245,11 +245,15 @@ class Optimizer(torch.optim.Optimizer):
     def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE) -> Report:
         """Checks of this loop as a sampler, over the later half of its steps; `print` the report, or log `scalars()`.
 
-        For each group, and each member of an Ensemble, in the order in which faults are to be mended: the temperature
+        For each group, and each member of an Ensemble, in the order in which faults are to be mended: gradients that
+        were clipped; num_data, where a `Minibatches` of other data is read beside the loop; gradients g that turn round
+        from step to step, E[(g - g')^2]/E[g^2 + g'^2], which is (h omega)^2/2 in stiff directions; the temperature
         that the noise of minibatches adds, h V_g/(2 D) less the noise supplied, from gradients one step apart;
-        thermostats that still relax (R-hat over quarters of that half); the configurational temperature, the mean of
-        theta grad U over sites, and the kinetic one, the mean of p^2/m, each over T. Steps are looked at since the
-        optimizer was made, copied or loaded: every tenth up to 2000, every twentieth up to 4000, and so on.
+        thermostats that still relax (R-hat over quarters of that half); the relaxation time of momenta; the
+        configurational temperature, the mean of (theta - E theta) grad U over sites, which is far below T where weights
+        have not moved as far as the law is wide, and the kinetic one, the mean of p^2/m, each over T. Some 1000 sites
+        are looked at since the optimizer was made, copied or loaded, at every tenth step up to 2000, every twentieth up
+        to 4000, and so on.
         `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and steps that a CUDA graph replays,
         are left out. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
 
@@ -266,12 +270,9 @@ class Optimizer(torch.optim.Optimizer):
         number(where, "alpha", alpha, above=0, below=1)
         number(where, "tolerance", tolerance, above=0)
         self._gauges.arrivals.wait()
-        chains: dict[str, tuple[Series, Setting]] = {}
-        for group in self._in_motion:
-            params = group.group["params"]
-            series = self._gauges.late(group.index, count(params), group.shards)
-            chains |= {label: (own, group.setting) for label, own in zip(labels(group.index, params), series)}
-        return report_of_loop(self.sampler.recipe, chains, alpha=alpha, tolerance=tolerance)
+        chains = [chain for group in self._in_motion for chain in group.seen()]
+        clipped = self._gauges.clipping.warned
+        return report_of_loop(self.sampler.recipe, chains, clipped=clipped, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
         """The relaxation times of momenta, thermostats and adapted quantities, in steps, by linearisation.

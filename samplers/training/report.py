@@ -1,7 +1,8 @@
 """The report of a training loop as a sampler: findings in the order in which faults are to be mended."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -11,76 +12,134 @@ from ..results.averages import Agreement, Average, agreements_of, average_of
 from ..results.findings import WIDEST, Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
 from ..results.statistics import LEAST
-from .gauges import EVERY, NOISE
+from .gauges import EVERY, NOISE, SQUARES
+from .minibatches import Minibatches
 from .rates import Setting
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
 FAR = 10.0  # over T: numbers beyond are seldom of noise
-HEAT = "Take larger batches or a smaller lr, no dropout, SVRG, or a recipe with a thermostat; or supply the noise."
+MEMORY = 0.25  # of the later half of a loop: the longest relaxation time of momenta that averages over it
+STIFF = 1.2  # (h omega)^2/2 of the stiffest directions, or h k where there are no momenta; 2 is the limit of stability
+HEAT = (
+    "Is the loss a mean over the batch, without dropout? Take larger batches or a smaller lr, SVRG, or a recipe with a "
+    "thermostat; or supply the noise."
+)
 RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
-CONFIGURATIONAL = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
+FORGETTING = "Momenta forget in more steps than averages are over: train on, or take more friction, a smaller momentum."
+TURNING = "Gradients turn round from step to step, as at the limit of stability: take a smaller lr."
+STILL = "Weights have not moved as far as the law is wide, so that draws hardly differ: train on, or take a larger lr."
+SPREAD = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
 HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
-COLD = "Momenta are too cold: train on, or look for what takes their noise, such as clipping."
+COLD = "Momenta are too cold: take a smaller lr, or look for what takes their noise, such as clipping."
+DATA = "Pass num_data=len(dataset): the minibatches of this loop are of so many data."
 SCALE = (
     "Is the gradient that of the mean loss of num_data data? A forgotten zero_grad, a loss that is a sum, or a step at "
     "its limit of stability heats so. "
 )
+ADDED = "Gradients were added up from step to step: call optimizer.zero_grad() before loss.backward(). "
+CLIPPED = "Do not clip gradients: clip the loss, or take a smaller lr."
 WEIGHTS = "R-hat and sample size of weights: compare the predictions of several chains, as of an Ensemble's members"
 
-Series = Mapping[str, torch.Tensor]  # by name, over the later half of the loop
+
+@dataclass(frozen=True)
+class Chain:
+    """What is known of a chain of a loop: series by name over the later half of its steps, and its setting.
+
+    `relaxation`: times of blocks in steps; `minibatches`: those beside the loop, if any; `added`: whether
+    gradients were added up from step to step.
+    """
+
+    of: str
+    series: Mapping[str, torch.Tensor]
+    setting: Setting
+    relaxation: Mapping[str, float]
+    num_data: int
+    minibatches: Minibatches | None
+    added: bool
 
 
-def report_of_loop(
-    recipe: Recipe, chains: Mapping[str, tuple[Series, Setting]], *, alpha: float, tolerance: float
-) -> Report:
-    """The report of `Optimizer.report`, from the recorded series and the setting of each chain, by label."""
-    findings: list[list[Finding]] = [[], [], [], []]
+def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: bool, alpha: float, tolerance: float) -> Report:
+    """The report of `Optimizer.report`."""
+    short = [chain.of for chain in chains if len(next(iter(chain.series.values()), ())) < 2 * LEAST * SEGMENTS]
     unasked = [WEIGHTS]
-    short = [of for of, (series, _) in chains.items() if len(next(iter(series.values()), ())) < 2 * LEAST * SEGMENTS]
     if short:
         others = f", and {len(short) - 1} more" if len(short) > 1 else ""
         unasked.append(f"{short[0]}{others}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
-    share = alpha / max(1, 4 * len(chains))
-    for of, (series, setting) in chains.items():
-        if of in short:
-            continue
-        heat = _heat(recipe, series, setting, of, share, tolerance)
-        if isinstance(heat, Finding):
-            findings[0].append(heat)
-        else:
-            unasked.append(f"heat of the minibatches of {of}: {heat}")
-        findings[1] += [_relaxing(series[b.name], f"{b.name}, {of}", share) for b in recipe.thermostats]
-        for name, x in series.items():
-            kind, _, block = name.partition(".")
-            if kind not in ("configurational", "kinetic"):
-                continue
-            average = average_of(x[None])
-            kick = float(series[f"kick.{block}"].mean()) if block else 0.0
-            cure = (HOT if average.value > 1 else COLD) if block else CONFIGURATIONAL
-            of_block, slack = f"{block}, {of}" if block else of, 2 * tolerance + kick
-            cure = _cure(average, cure)
-            temperature = banded(f"{kind} temperature over T", of_block, average, 1.0, slack, share, cure, WIDEST)
-            findings[3 if block else 2].append(temperature)
-    return Report(tuple(f for some in findings for f in some), tuple(unasked))
+    share = alpha / max(1, 5 * len(chains))
+    answers = [_answers(recipe, chain, share, tolerance) if chain.of not in short else _data(chain) for chain in chains]
+    ranked = sorted((answer for own in answers for answer in own), key=lambda answer: answer[0])
+    findings = [Finding("clipped gradients", "", 1, None, 0, 0, CLIPPED)] if clipped else []
+    findings += [answer for _, answer in ranked if isinstance(answer, Finding)]
+    return Report(tuple(findings), (*unasked, *(answer for _, answer in ranked if isinstance(answer, str))))
 
 
-def _heat(recipe: Recipe, series: Series, setting: Setting, of: str, alpha: float, tolerance: float) -> Finding | str:
+Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
+
+
+def _data(chain: Chain) -> Answers:
+    if chain.minibatches is not None:
+        n = chain.minibatches.num_data
+        yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
+
+
+def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Answers:
+    """The findings on a chain with their ranks; as text, questions that were not asked."""
+    yield from _data(chain)
+    of, series = chain.of, chain.series
+    if NOISE in series and series[SQUARES].all():
+        turn = average_of((series[NOISE] / series[SQUARES])[None])
+        high = STIFF + turn.half_width(alpha)
+        yield 1, Finding("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
+    yield 2, _heat(recipe, chain, alpha, tolerance)
+    for b in recipe.thermostats:
+        yield 3, _relaxing(series[b.name], f"{b.name}, {of}", alpha)
+    later = float(series["step"][-1] - series["step"][0]) + EVERY
+    for b in recipe.momenta:
+        steps = chain.relaxation.get(b.name, math.inf)
+        if steps < math.inf:
+            memory = "relaxation time over steps averaged"
+            yield 4, Finding(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
+    slack = 2 * tolerance
+    if "configurational" in series:
+        cure = STILL if float(series["configurational"].mean()) < 1 else SPREAD
+        yield 5, _temperature("configurational", chain, "", slack, alpha, cure)
+    for name in series:
+        kind, _, block = name.partition(".")
+        if kind == "kinetic":
+            kick = float(series[f"kick.{block}"].mean())
+            cure = HOT if float(series[name].mean()) > 1 else COLD
+            yield 6, _temperature("kinetic", chain, block, slack + kick, alpha, cure)
+
+
+def _temperature(kind: str, chain: Chain, block: str, slack: float, alpha: float, cure: str) -> Finding:
+    """The finding on a temperature; one that is mostly far beyond T is too hot, however wide its band."""
+    series = chain.series[f"{kind}.{block}" if block else kind]
+    over_T = average_of(series[None])
+    question, of = f"{kind} temperature over T", f"{block}, {chain.of}" if block else chain.of
+    cure = _cure(chain, over_T, cure)
+    if float(series.median()) > FAR:
+        return Finding(question, of, over_T.value, over_T.error, 0.0, FAR, cure)
+    return banded(question, of, over_T, 1.0, slack, alpha, cure, WIDEST)
+
+
+def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Finding | str:
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
-    if NOISE not in series:
-        return "no two steps followed each other"
-    variance = average_of(series[NOISE][None])
-    heat, T = heat_of(recipe, setting.parameters, setting.step_size, variance), setting.temperature
-    if isinstance(heat, str):
-        return heat
-    cure = HEAT if heat.value > 0 else "Give less noise as supplied: minibatches bring less."
-    over_T = Average(heat.value / T, heat.error / T, heat.freedom)
-    cure = _cure(over_T, cure)
-    return banded("heat of the minibatches over T", of, over_T, 0.0, 2 * tolerance, alpha, cure, WIDEST)
+    reason: str | Average = "no two steps followed each other"
+    setting = chain.setting
+    if NOISE in chain.series:
+        variance = average_of(chain.series[NOISE][None])
+        reason = heat_of(recipe, setting.parameters, setting.step_size, variance)
+    if isinstance(reason, str):
+        return f"heat of the minibatches of {chain.of}: {reason}"
+    T = setting.temperature
+    over_T = Average(reason.value / T, reason.error / T, reason.freedom)
+    cure = _cure(chain, over_T, HEAT if over_T.value > 0 else "Give less noise as supplied: minibatches bring less.")
+    return banded("heat of the minibatches over T", chain.of, over_T, 0.0, 2 * tolerance, alpha, cure, WIDEST)
 
 
-def _cure(over_T: Average, cure: str) -> str:
-    """The cure of a temperature, after the mistakes that make a number far beyond T."""
-    return SCALE + cure if abs(over_T.value) > FAR else cure
+def _cure(chain: Chain, over_T: Average, cure: str) -> str:
+    """The cure of a temperature, after the mistakes that are seen, or that make a number far beyond T."""
+    return ADDED + cure if chain.added else SCALE + cure if abs(over_T.value) > FAR else cure
 
 
 def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
