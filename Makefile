@@ -4,7 +4,7 @@ KILLS ?= 200
 JOBS ?= 1
 TESTS := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=100000 $(BIN)/python
 
-.PHONY: demo check test slow roundings versions lint format docs wheel scorecard bench gpu crashtest papers clean
+.PHONY: demo check test slow roundings versions lint format stock docs wheel scorecard bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -32,6 +32,9 @@ lint: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+stock: .venv/ready
+	$(BIN)/python tests/stock_lines.py
 
 docs: .venv/ready
 	$(BIN)/python -W error::UserWarning -m pdoc --output-directory out/docs recipe integrators integrators.noise samplers

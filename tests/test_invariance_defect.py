@@ -305,8 +305,7 @@ CONSISTENT = [
 ]
 
 
-def test_every_stock_sampler_is_here():
-    assert {sampler.recipe.name for sampler in SAMPLERS.values()} >= set(catalogue)
+def test_every_law_is_asked_of_a_word():
     assert {name for name, *_ in PALINDROMES + CONSISTENT} == set(SAMPLERS) - {"sgrld-cir"}  # which has no defect
 
 

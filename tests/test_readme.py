@@ -16,7 +16,7 @@ from shown import agree, run
 import integrators
 import samplers
 from recipe import Recipe
-from samplers import SGHMC, catalogue
+from samplers import SGHMC
 from samplers.cli import main
 from samplers.testing import LAYERS, LeftOut, assert_stationary
 from samplers.testing.subject import is_open
@@ -127,13 +127,6 @@ COMMANDS = commands([README, *GUIDES], "recipe")
 def test_commands_exit_with_success(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) in (0, None)
-
-
-def test_the_table_of_stock_samplers_is_the_catalogue():
-    rows = re.findall(r"^\| `(\S+)` \| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", (GUIDE / "stock.md").read_text(), re.M)
-    stated = [(name, *more) for name, _, *more in rows]
-    assert stated == [(r.name, r.source, r.claim, r.scheme) for r in catalogue.values()]
-    assert all(getattr(samplers, python) is catalogue[name] for name, python, *_ in rows)
 
 
 def test_the_rows_of_the_guide_to_choosing_are_the_means_of_those_measured():

@@ -517,10 +517,6 @@ MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), 
 NEAR = [name for name in RUNS if "classification" not in name and name != "atmc-relativistic"]
 
 
-def test_every_stock_sampler_is_run():
-    assert set(RUNS) == set(catalogue)
-
-
 def law_of(name, site=0, h=None):
     """The law of a run's scheme at one site, for one step size."""
     return _law(name, h or RUNS[name].h, tuple(RUNS[name].at_site(site).items()))

@@ -210,6 +210,7 @@ def paper(name):
     g = grad(R.potential) if R.potential and R.target_is_vector else None
     of_the_recipe = {s.name: s for s in (*R.entries, *R.parameters)}
     at = SimpleNamespace(name=name, state=R.state, U=R.potential, g=g, still=[0] * len(R.latents), **of_the_recipe)
+    assert name in PAPERS, f"add PAPERS[{name!r}] to {__file__}: drift, diffusion and injected noise, by the paper"
     drift, diffusion, *injected = PAPERS[name](at)
     return drift, diffusion, injected[0] if injected else {}
 
@@ -304,7 +305,9 @@ def test_a_stock_recipe_is_proved_or_where_no_proof_is_known_checked(name):
     R = catalogue[name]
     assert vanishes(R.residual()) == "symbolic"
     checked = {f.topic for f in R.check().findings if f.verdict == "checked"}
-    assert R.check().exact and checked == (CHECKED[name] | {"claim"} if name in CHECKED else set())
+    assert R.check().exact
+    stated = CHECKED[name] | {"claim"} if name in CHECKED else set()
+    assert checked == stated, f"CHECKED[{name!r}] in {__file__} should be {checked - {'claim'}}"
 
 
 def test_what_a_law_is_given_is_what_is_adapted():
@@ -671,7 +674,8 @@ def test_every_conversion_of_the_catalogue_is_in_the_table():
         return names if letter == "O" else f"{names}; {letter}"
 
     known = {(name, key(given)) for name, given, _ in CONVERSIONS}
-    assert known == {(name, key) for name, R in catalogue.items() for key in R.conversions}
+    of_all = {(name, key) for name, R in catalogue.items() for key in R.conversions}
+    assert known == of_all, f"add to CONVERSIONS in {__file__}, with values: {of_all - known}"
 
 
 # ---- lr and momentum are those of SGD

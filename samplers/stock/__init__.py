@@ -52,8 +52,8 @@ _FILES = {  # name of the recipe: its file, and the Python name
 class Catalogue(Mapping[str, Recipe]):
     """The stock samplers by the names of their recipes, in the order of the families.
 
-    >>> catalogue["sghmc"].name, len(catalogue)
-    ('sghmc', 39)
+    >>> catalogue["sghmc"].name, "sghmc" in catalogue
+    ('sghmc', True)
     """
 
     def __getitem__(self, name: str) -> Recipe:
