@@ -37,10 +37,13 @@ def begin(backend: str | None = None) -> tuple[int, int]:
     if not dist.is_initialized():
         if "WORLD_SIZE" not in os.environ:
             return 0, 1
-        dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+        backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        device: dict[str, Any] = {}
+        if backend == "nccl":  # the device first: the group's first message would take GPU 0
+            device = {"device_id": torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))}
+            torch.cuda.set_device(device["device_id"])
+        dist.init_process_group(backend, **device)
         atexit.register(_end)
-        if dist.get_backend() == "nccl":
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     return dist.get_rank(), dist.get_world_size()
 
 

@@ -20,6 +20,15 @@ from samplers.running import choice, unrolled
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 
 
+class Watch(TorchDispatchMode):
+    """A look at a number is an error, as in torch's mode of errors."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in LOOKS:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return function(*args, **(kwargs or {}))
+
+
 class Tape(TorchDispatchMode):
     """What is done to tensors, in its order."""
 
@@ -58,17 +67,28 @@ def tapes(monkeypatch):
             self.tape.replay()
 
     @contextmanager
-    def captured(graph):
+    def captured(graph, stream, capture_error_mode):
+        assert stream is beside and capture_error_mode == "thread_local"
         with graph.tape:
             yield
 
-    stream = SimpleNamespace(wait_stream=lambda other: None)
+    def watch(mode):
+        if mode == "error":
+            watches.append(Watch())
+            watches[-1].__enter__()
+        else:
+            watches.pop().__exit__(None, None, None)
+
+    watches = []
+    stream, beside = (SimpleNamespace(wait_stream=lambda other: None) for _ in range(2))
     for name, value in {
         "CUDAGraph": Graph,
         "graph": captured,
-        "Stream": lambda device: stream,
+        "Stream": lambda device: beside,
         "current_stream": lambda device: stream,
         "stream": lambda stream: nullcontext(),
+        "get_sync_debug_mode": lambda: "default",
+        "set_sync_debug_mode": watch,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(gpu, "has_graphs", lambda device: True)
@@ -107,7 +127,15 @@ def test_steps_that_a_graph_does_not_repeat_are_made_one_by_one(tapes):
     assert [tape.played for tape in tapes] == [1]
 
 
-def test_an_error_while_a_graph_is_captured_is_told_in_one_line(tapes, monkeypatch):
+def test_a_graph_that_repeats_its_first_result_is_not_trusted(tapes, monkeypatch):
+    """As one that is captured on a stream of another device: it is empty."""
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: None)
+    with pytest.warns(RuntimeWarning, match="no CUDA graph has several steps, they are made one by one: its numbers"):
+        draws = run()
+    assert same(draws, run(backend="torch"))
+
+
+def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_one_line(tapes, monkeypatch):
     def several(self, stage, made=unrolled.Unrolled._several):
         function = made(self, stage)
 
@@ -120,8 +148,8 @@ def test_an_error_while_a_graph_is_captured_is_told_in_one_line(tapes, monkeypat
     monkeypatch.setattr(unrolled.Unrolled, "_several", several)
     with pytest.warns(RuntimeWarning) as told:
         draws = run()
-    text = "no CUDA graph has several steps, they are made one by one: RuntimeError: operation not permitted"
-    assert sum(text in str(w.message) for w in told) == 1
+    text = "no CUDA graph has several steps, they are made one by one: RuntimeError: called a synchronizing"
+    assert sum(text in str(w.message) for w in told) == 1 and not tapes
     assert same(draws, run(backend="torch"))
 
 

@@ -153,4 +153,4 @@ def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backe
     compiled = run("sghmc", chains=1)
     torch._dynamo.reset()  # it keeps tensors of its trace
     assert same(compiled, plain)
-    assert len(calls) == 1 + 43 // 2 and len(set(calls)) == 1  # a trial, and all steps but the first two
+    assert len(calls) == 2 + 43 // 2 and len(set(calls)) == 1  # two trials, and all steps but the first two

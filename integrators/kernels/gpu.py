@@ -1,9 +1,10 @@
 """Launches of Triton kernels: the launch, its device, copies to the device, and CUDA graphs."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,16 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from recipe.errors import RecipeError
 
-CALLS_BEFORE = 2  # calls of a function before its graph is captured
+from ..backends.loading import load
+
+PROBE = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def probe(out):
+    tl.store(out, 1)
+"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,23 @@ def real_of(where: str, dtype: torch.dtype) -> Any:
     return {torch.float32: tl.float32, torch.float64: tl.float64}[dtype]
 
 
+@cache
+def check_launches(where: str, device: torch.device) -> None:
+    """Launch a kernel that writes a number; raises RecipeError where Triton is installed and launches none.
+
+    Triton compiles its launcher at the first launch, by a C compiler, with Python's headers, into a folder of its own.
+    """
+    language(where)
+    out = torch.zeros(1, dtype=torch.int32, device=device)
+    try:
+        with on(device):
+            Launch("probe", load(PROBE, "<sde-recipe probe>")["probe"], (1,), (out,), {})()
+    except Exception as error:  # of the compiler, the driver, or the file system
+        fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        do = "Install a C compiler and Python's headers, set TRITON_CACHE_DIR to a folder of yours, or backend='torch'."
+        raise RecipeError(where, f"Triton launches no kernel on {device}: {fault}", do=do) from error
+
+
 def on(device: torch.device) -> AbstractContextManager:
     """A context in which the device is current, so that Triton launches there."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -59,6 +86,37 @@ def sent(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda":
         numbers = numbers.pin_memory()
     return numbers.to(device, non_blocking=True)
+
+
+def pinned(like: torch.Tensor) -> torch.Tensor:
+    """Memory of the host for a copy of `like`, pinned where there is a GPU."""
+    return torch.empty_like(like, device="cpu", pin_memory=torch.cuda.is_available())
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The stream on which tensors were sent to a device, and the event after that; None where there are no streams."""
+
+    stream: Any = None
+    event: Any = None
+
+    @classmethod
+    def now(cls, device: torch.device) -> "Moment":
+        """What the current stream of a device has been asked so far."""
+        if device.type != "cuda":
+            return cls()
+        stream = torch.cuda.current_stream(device)
+        return cls(stream, stream.record_event())
+
+    def use(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Let the current stream wait for the event, if it is another one, and keep the memory until it is done."""
+        if self.stream is None:
+            return
+        now = torch.cuda.current_stream(tensors[0].device)
+        if now != self.stream:
+            now.wait_event(self.event)
+            for x in tensors:
+                x.record_stream(now)
 
 
 def is_capturing() -> bool:
@@ -76,7 +134,7 @@ class Graph:
 
     The graph has memory of its own: a call copies its arguments there, and returns copies of the results. Tensors of
     `fixed` are read in place. A function that reads numbers of the device on the host has no graph: the first call
-    raises torch's error, and does not change the stream.
+    raises torch's error before a capture begins, because a capture that fails leaves the allocator unusable.
     """
 
     def __init__(self, function: Callable[..., Any], fixed: Sequence[torch.Tensor] = ()) -> None:
@@ -99,7 +157,7 @@ class Graph:
         return tree_map(torch.clone, self.result)
 
     def _capture(self, given: tuple) -> None:
-        """Capture the graph, after calls that do one-time work."""
+        """Capture the graph on a stream of its device, after a call for one-time work and one that must not wait."""
         read, form = tree_flatten(given)
         self.read = [x if id(x) in self.fixed else x.clone() for x in read]
         arguments = tree_unflatten(self.read, form)
@@ -107,13 +165,25 @@ class Graph:
         beside = torch.cuda.Stream(self.read[0].device)
         beside.wait_stream(before)
         with torch.cuda.stream(beside):
-            for _ in range(CALLS_BEFORE):
+            self.function(*arguments)
+            with waits_are_errors():
                 self.function(*arguments)
-        before.wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(before), torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             self.result = self.function(*arguments)
+        before.wait_stream(beside)
         self.graph = graph
+
+
+@contextmanager
+def waits_are_errors() -> Iterator[None]:
+    """A context in which a call of torch that waits for the device raises an error."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def signed(x: int) -> int:

@@ -29,6 +29,7 @@ FEW_NUMBERS = 4  # numbers per site, read, drawn and written, up to which four w
 ROWS = 65_535  # most rows of a grid of programs
 TABLES_KEPT = 128  # number of address tables kept on a GPU
 ALIGNMENT = 16  # bytes of the widest access of a GPU
+CAPTURED: list[tuple] = []  # memory that captured graphs name
 
 
 class _SweepInCpp(ctypes.Structure):
@@ -136,7 +137,9 @@ class TritonLauncher(_Launcher):
         return devices_of_triton()
 
     def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
-        self.real = real_of(f"{program.recipe.name}, triton", parts.dtype)
+        where = f"{program.recipe.name}, triton"
+        self.real = real_of(where, parts.dtype)
+        gpu.check_launches(where, parts.device)
         from ..backends.triton import triton_source
 
         source = triton_source(plan, self.real.name)
@@ -148,8 +151,8 @@ class TritonLauncher(_Launcher):
         super().__init__(plan, parts, tables, blocks[:, 0])
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
         self.sent: dict[bytes, _Sent] = {}
+        self.spare: torch.Tensor | None = None  # pinned memory for the tables of a captured step, which its graph owns
         self.clock: torch.Tensor | None = None  # on the device, added to the number of every step
-        self.in_graphs: list[_Sent] = []  # tables that captured graphs read, kept alive
 
     def _on_device(self, array):
         """An asynchronous copy of an array on the device."""
@@ -161,23 +164,43 @@ class TritonLauncher(_Launcher):
 
     def _tables(self):
         """The tables of addresses on the device; recent ones are cached, because allocators reuse memory."""
-        together = np.concatenate([t.ravel() for t in self.tables.all()])
-        key = together.tobytes()
+        numbers = np.concatenate([t.ravel() for t in self.tables.all()])
+        together = torch.from_numpy(numbers)
+        key = numbers.tobytes()
         if key not in self.sent:
             if gpu.is_capturing():
-                raise RecipeError(
-                    f"{self.plan.program.recipe.name}, triton",
-                    "a graph is captured, and tensors lie where no step before has found them",
-                    do="Make some steps first, with zero_grad(set_to_none=False), so that gradients keep their memory.",
-                )
+                return self._keep(self._on_graph(together))
             if len(self.sent) >= TABLES_KEPT:
                 self.sent.pop(next(iter(self.sent)))
-            tables = self._on_device(together).split([t.size for t in self.tables.all()])
-            by_part = [t for t in self.tables.all() if t.ndim > 1]
-            self.sent[key] = _Sent(tables, not any((t % ALIGNMENT).any() for t in by_part))
+            there = sent(together, self.parts.device)
+            self.sent[key] = self._cut(there, gpu.Moment.now(there.device))
         if gpu.is_capturing():
-            self.in_graphs.append(self.sent[key])
+            return self._keep(self.sent[key])
+        if self.clock is not None and self.spare is None:
+            self.spare = gpu.pinned(together)
+        self.sent[key].moment.use(self.sent[key].tables)
         return self.sent[key]
+
+    def _cut(self, together: torch.Tensor, moment: gpu.Moment) -> "_Sent":
+        """The tables on the device, cut from one tensor of all of them."""
+        by_part = [t for t in self.tables.all() if t.ndim > 1]
+        is_aligned = not any((t % ALIGNMENT).any() for t in by_part)
+        return _Sent(together.split([t.size for t in self.tables.all()]), is_aligned, moment)
+
+    def _on_graph(self, together: torch.Tensor) -> "_Sent":
+        """Tables that each replay of the captured graph copies to the device, from memory of its own."""
+        if self.spare is None:
+            what = "a graph is captured, and tensors lie where no step before has found them"
+            do = "Make a step before each capture, and one step of the optimizer in it."
+            raise RecipeError(f"{self.plan.program.recipe.name}, triton", what, do=do)
+        own, self.spare = self.spare.copy_(together), None
+        CAPTURED.append((own,))
+        return self._cut(own.to(self.parts.device, non_blocking=True, copy=True), gpu.Moment())
+
+    def _keep(self, there: "_Sent") -> "_Sent":
+        """Keep what a captured launch names, longer than this kernel: one made anew replaces it, and graphs go on."""
+        CAPTURED.append((there, self.tables.kept(), self._sums(), self.places, self.clock))
+        return there
 
     def __call__(self, segment: int, key: Key | None) -> None:
         """Launch the passes of a segment, with the noise of the key, or of the tables if the key is None."""
@@ -226,10 +249,11 @@ class TritonLauncher(_Launcher):
 
 @dataclass(frozen=True)
 class _Sent:
-    """Tables on the device; `aligned`: whether all parts begin at multiples of 16 bytes."""
+    """Tables on the device, sent at a `moment`; `aligned`: whether all parts begin at multiples of 16 bytes."""
 
     tables: tuple[torch.Tensor, ...]
     aligned: bool
+    moment: gpu.Moment
 
 
 LAUNCHERS: dict[str, type[CppLauncher] | type[TritonLauncher]] = {"cpp": CppLauncher, "triton": TritonLauncher}

@@ -121,6 +121,10 @@ class Tables:
             table[row, : len(row_addresses)] = row_addresses
         self._kept[id(table), row] = tensors
 
+    def kept(self) -> tuple[Sequence[torch.Tensor], ...]:
+        """The tensors whose addresses are in the tables."""
+        return tuple(self._kept.values())
+
     def draw_inside(self) -> None:
         """Forget given random numbers, so that kernels draw the next ones."""
         if any(table == id(self.drawn) for table, _ in self._kept):

@@ -30,6 +30,7 @@ class TrajectoryOnGPU(Trajectory):
 
     def _compile(self, target):
         self.real = gpu.real_of(self.where, target.dtype)
+        gpu.check_launches(self.where, target.device)
         from ..backends.triton_unrolled import unrolled_kernels
 
         source = unrolled_kernels(self.program, self.sites)

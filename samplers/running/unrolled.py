@@ -165,11 +165,17 @@ def _read(of_steps: Sequence[OfStep]) -> tuple[dict[str, torch.Tensor], list[tup
 
 
 def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str:
-    """The reason why the steps have no graph; "" where the graph agrees with the steps in torch."""
+    """The reason why the steps have no graph; "" where it agrees with the steps in torch, from two states in turn.
+
+    A graph that captured nothing repeats its first result.
+    """
     try:
-        compiled_state, _, _ = compiled(state, *read)
-        plain_state, _, total = several(state, *read)
-        return "" if not math.isfinite(total) or agree(compiled_state, plain_state) else "its numbers differ"
+        for _ in range(2):
+            compiled_state, _, _ = compiled(state, *read)
+            state, _, total = several(state, *read)
+            if math.isfinite(total) and not agree(compiled_state, state):
+                return "its numbers differ"
+        return ""
     except Exception as error:  # raised by the compiler, or for the lack of one
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
