@@ -59,7 +59,7 @@ class Audit(Findings):
     @property
     def ok(self) -> bool | None:
         """Whether the law is right, or its bias vanishes with the step size; None where that is not resolved."""
-        return VERDICTS[self.verdict]
+        return VERDICTS[self.verdict].ok
 
     def __str__(self) -> str:
         lines = [self.title, *(f"  {text}" for text in self.findings)]
@@ -108,18 +108,7 @@ def audit(
     'vanishing bias'
     """
     name = getattr(run, "__name__", type(run).__name__)
-    experiment = Experiment(
-        run,
-        name,
-        step_size=step_size,
-        time=time,
-        chains=chains,
-        temperatures=temperatures,
-        alpha=alpha,
-        seed=seed,
-        limit=limit,
-        exact=exact,
-    )
+    experiment = Experiment(run, name, step_size, time, chains, temperatures, alpha, seed, limit, exact)
     cells = len(LAWS) * 2 * 3
     runs = 4 + (cells * RUNS if exact else cells + 2)  # at least
     numpy_state = np.random.get_state()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,21 +20,31 @@ from .laws import LAWS, Law
 FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 WHERE = "audit"
 FAR = 1e4  # standard deviations from the mean, from which on a finite chain counts as diverged
-VERDICTS: dict[str, bool | None] = {  # in this order: the first that applies is the verdict
-    "not finished": None,
-    "diverges": False,
-    "does not move": False,
-    "seed ignored": False,
-    "noise shared across chains": False,
-    "noise reused": False,
-    "start not forgotten": False,
-    "noise shared across coordinates": False,
-    "temperature used wrongly": False,
-    "not exact": False,
-    "bias does not vanish": False,
-    "bias, limit unresolved": None,
-    "vanishing bias": True,
-    "unbiased": True,
+
+
+class Meaning(NamedTuple):
+    """Whether a sampler of this verdict is right, the check that it comes from, and the equation that is violated."""
+
+    ok: bool | None
+    check: str = ""
+    equation: str = ""
+
+
+VERDICTS = {  # in this order: the first that applies is the verdict
+    "not finished": Meaning(None),
+    "diverges": Meaning(False, "stability", "theta stays finite"),
+    "does not move": Meaning(False, "movement", "theta_n != theta_0"),
+    "seed ignored": Meaning(False, "seed", "draws depend on the seed"),
+    "noise shared across chains": Meaning(False, "chains", "chains are independent"),
+    "noise reused": Meaning(False, "noise", "corr(theta_n, theta_2n) = corr(theta_0, theta_n)"),
+    "start not forgotten": Meaning(False, "start", "the law is stationary, and forgets its start"),
+    "noise shared across coordinates": Meaning(False, "coordinates", "coordinates are independent"),
+    "temperature used wrongly": Meaning(False, "temperature", "theta . grad U / dim = T"),
+    "not exact": Meaning(False, "exactness", "E phi(theta_n) = E phi at every h"),
+    "bias does not vanish": Meaning(False, "limit", "E phi(theta_n) -> E phi as h -> 0"),
+    "bias, limit unresolved": Meaning(None),
+    "vanishing bias": Meaning(True),
+    "unbiased": Meaning(True),
 }
 
 
@@ -88,52 +98,47 @@ class OutOfTime(Exception):
     """The time limit of an audit has passed."""
 
 
+@dataclass(eq=False)
 class Experiment:
-    """Runs of a black box at h, h/2 and h/4 and two temperatures, with findings, and verdicts of failed comparisons.
+    """Runs of a black box at three step sizes and two temperatures, with findings, and verdicts of failed comparisons.
 
     `time`, of a run, grows until the start is forgotten; `bar` counts the runs. Raises RecipeError for settings that
     are out of their range, or a function of another form.
     """
 
-    bar: Any
+    function: Callable
+    name: str
+    step_size: float
+    time: float
+    chains: int
+    temperatures: tuple[float, float]
+    alpha: float
+    seed: int
+    limit: float | None
+    exact: bool
+    bar: Any = None
+    runs: int = 0
+    cells: list[Cell] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    verdicts: set[str] = field(default_factory=set)
 
-    def __init__(
-        self,
-        run: Callable,
-        name: str,
-        *,
-        step_size: float,
-        time: float,
-        chains: int,
-        temperatures: tuple[float, float],
-        alpha: float,
-        seed: int,
-        limit: float | None,
-        exact: bool,
-    ):
-        _check_function(run)
-        number(WHERE, "step_size", step_size, above=0, do="Pass step_size=0.1.")
-        what = f"time is a number >= step_size, got {time!r}"
-        number(WHERE, "time", time, above=0, least=step_size, what=what, do="Pass time=10.0.")
-        integer(WHERE, "chains", chains, least=400, do="Pass chains=32768.")
-        _check_temperatures(temperatures)
-        what = f"alpha is a probability, got {alpha!r}"
-        number(WHERE, "alpha", alpha, above=0, below=1, what=what, do="Pass alpha=1e-4.")
-        if limit is not None:
-            what = f"the limit is a number of seconds > 0, got {limit!r}"
-            number(WHERE, "limit", limit, above=0, what=what, do="Pass limit=600.")
-        integer(WHERE, "the seed", seed, least=0, do="Pass seed=0.")
-        self.function, self.name = run, name
-        self.exact = exact
-        self.step_sizes = [step_size * 2**i for i in ((2, 1, 0) if exact else (0, -1, -2))]
-        self.time, self.chains, self.temperatures = time, chains, temperatures
-        self.alpha, self.limit = alpha, limit
-        self.generator = torch.Generator().manual_seed(seed)
-        self.started, self.runs = perf_counter(), 0
-        self.cells: list[Cell] = []
-        self.results: list[Result] = []
-        self.findings: list[str] = []
-        self.verdicts: set[str] = set()
+    def __post_init__(self) -> None:
+        _check_function(self.function)
+        number(WHERE, "step_size", self.step_size, above=0, do="Pass step_size=0.1.")
+        what = f"time is a number >= step_size, got {self.time!r}"
+        number(WHERE, "time", self.time, above=0, least=self.step_size, what=what, do="Pass time=10.0.")
+        integer(WHERE, "chains", self.chains, least=400, do="Pass chains=32768.")
+        _check_temperatures(self.temperatures)
+        what = f"alpha is a probability, got {self.alpha!r}"
+        number(WHERE, "alpha", self.alpha, above=0, below=1, what=what, do="Pass alpha=1e-4.")
+        if self.limit is not None:
+            what = f"the limit is a number of seconds > 0, got {self.limit!r}"
+            number(WHERE, "limit", self.limit, above=0, what=what, do="Pass limit=600.")
+        integer(WHERE, "the seed", self.seed, least=0, do="Pass seed=0.")
+        self.step_sizes = [self.step_size * 2**i for i in ((2, 1, 0) if self.exact else (0, -1, -2))]
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self.started = perf_counter()
 
     @property
     def compared(self) -> int:
@@ -159,7 +164,7 @@ class Experiment:
 
     # ---- runs
 
-    def seed(self) -> int:
+    def new_seed(self) -> int:
         """A new seed."""
         return int(torch.randint(2**31 - 1, (), generator=self.generator))
 
@@ -175,7 +180,7 @@ class Experiment:
         Raises OutOfTime after the first run that ends beyond the limit, and RecipeError where the function returns
         anything but theta, (chains, dim) or (chains, steps, dim).
         """
-        seed = self.seed() if seed is None else seed
+        seed = self.new_seed() if seed is None else seed
         steps = max(1, round((time or self.time) / h))
         self.bar.set_postfix_str(f"{law.name}, T = {T:g}, {steps} steps of {h:g}")
         with ended_by_interrupt():  # samplers.sample would return its draws so far
@@ -183,7 +188,7 @@ class Experiment:
         self.runs += 1
         self.bar.total = max(self.bar.total, self.runs)
         self.bar.update()
-        theta = self._checked(theta, init)
+        theta = _checked(theta, init, f"{self.name}, audit")
         passed = perf_counter() - self.started
         if self.limit is not None and passed > self.limit:
             raise OutOfTime(
@@ -191,25 +196,6 @@ class Experiment:
                 f"the last was {steps} steps on the {law.name}: pass fewer chains, or a higher limit"
             )
         return theta
-
-    def _checked(self, theta, init):
-        """The last draws (chains, dim), on the CPU."""
-        where = f"{self.name}, audit"
-        theta = torch.as_tensor(theta) if isinstance(theta, np.ndarray) else theta
-        if not torch.is_tensor(theta):
-            raise RecipeError(
-                where, f"it returned {type(theta).__name__}, not a tensor", do="Return theta, (chains, dim)."
-            )
-        theta = theta[:, -1] if theta.dim() == 3 and theta.shape[1] else theta
-        if theta.shape != init.shape:
-            raise RecipeError(
-                where,
-                f"it returned the shape {tuple(theta.shape)} for init {tuple(init.shape)}",
-                do="Return theta, (chains, dim), or all draws, (chains, steps, dim).",
-            )
-        if not theta.is_floating_point():
-            raise RecipeError(where, f"it returned {theta.dtype}", do="Return real numbers.")
-        return theta.detach().cpu()
 
     # ---- comparisons
 
@@ -223,23 +209,21 @@ class Experiment:
         self.verdicts.add(verdict)
         self.findings.append(f"{verdict}: {text}")
 
-    def keeps(
-        self,
-        layer: str,
-        statistic: str,
-        value: float,
-        bound: float,
-        equation: str,
-        verdict: str,
-        text: str,
-        subject: str = "",
+    def record(
+        self, verdict: str, statistic: str, value: float, bound: float, subject: str = "", least: bool = False
     ) -> bool:
-        """Records whether a statistic keeps its bound, and returns that; if not, adds the verdict and the finding."""
-        result = Result(layer, statistic, float(value), float(bound), equation, subject)
+        """Records the comparison of a statistic with its bound, of the check of a verdict; returns whether it keeps."""
+        meaning = VERDICTS[verdict]
+        result = Result(meaning.check, statistic, float(value), float(bound), meaning.equation, subject, least)
         self.results.append(result)
-        if not result.ok:
-            self.conclude(verdict, text)
         return result.ok
+
+    def keeps(self, verdict: str, statistic: str, value: float, bound: float, text: str, subject: str = "") -> bool:
+        """Records whether a statistic keeps its bound, and returns that; if not, adds the verdict and the finding."""
+        kept = self.record(verdict, statistic, value, bound, subject)
+        if not kept:
+            self.conclude(verdict, text)
+        return kept
 
     def stays(self, law: Law, T: float, h: float, theta: torch.Tensor) -> bool:
         """Whether every chain stays finite; if not, searches for a stable step size, which the finding names."""
@@ -252,15 +236,24 @@ class Experiment:
         advice = "and so at h/2, h/4 and h/8"
         if stable is not None:
             advice = f"all stay finite for {self.time:g} units of time at {stable:g}: pass a step_size of that, or less"
-        return self.keeps(
-            "stability",
-            "chains that leave the finite numbers",
-            share,
-            0.0,
-            "theta stays finite",
-            "diverges",
-            f"on the {law.name}, T = {T:g}, h = {h:g}, {share:.2%} of the chains leave the finite numbers; {advice}",
-        )
+        where = f"on the {law.name}, T = {T:g}, h = {h:g}"
+        text = f"{where}, {share:.2%} of the chains leave the finite numbers; {advice}"
+        return self.keeps("diverges", "chains that leave the finite numbers", share, 0.0, text)
+
+
+def _checked(theta, init, where):
+    """The last draws (chains, dim), on the CPU."""
+    theta = torch.as_tensor(theta) if isinstance(theta, np.ndarray) else theta
+    if not torch.is_tensor(theta):
+        what = f"it returned {type(theta).__name__}, not a tensor"
+        raise RecipeError(where, what, do="Return theta, (chains, dim).")
+    theta = theta[:, -1] if theta.dim() == 3 and theta.shape[1] else theta
+    if theta.shape != init.shape:
+        what = f"it returned the shape {tuple(theta.shape)} for init {tuple(init.shape)}"
+        raise RecipeError(where, what, do="Return theta, (chains, dim), or all draws, (chains, steps, dim).")
+    if not theta.is_floating_point():
+        raise RecipeError(where, f"it returned {theta.dtype}", do="Return real numbers.")
+    return theta.detach().cpu()
 
 
 def _lost(law, T, theta):

@@ -5,7 +5,6 @@ from math import hypot, log2
 
 import numpy as np
 
-from ..results import Result
 from .experiment import Experiment
 from .laws import LAWS
 from .response import quadratic
@@ -14,7 +13,6 @@ RESOLVED = 0.6  # a bias whose order may be higher may vanish
 SEEN = 1.28  # standard errors above the threshold, at which an effect is seen nine times in ten
 ROUNDING = 2e-4  # of a limit that is known without errors of sampling
 RESOLUTION = "resolution: nine times in ten an audit of this size finds a temperature"
-LIMIT = "E phi(theta_n) -> E phi as h -> 0"
 SECOND_ORDER = np.array([1, -6, 8]) / 3  # of biases at h, h/2, h/4: exact for c + d h + e h^2
 FIRST_ORDER = np.array([0, -1, 2])  # exact for c + d h
 
@@ -146,14 +144,12 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
     `responses`: the biases that are known without errors of sampling. `halves`: the correlations of theta over the
     first half of a run and over the second.
     """
-    experiment.results.append(
-        Result("stability", "chains that leave the finite numbers", 0.0, 0.0, "theta stays finite")
-    )
+    experiment.record("diverges", "chains that leave the finite numbers", 0.0, 0.0)
     judged = [*biases.all, *responses]
     for subject in dict.fromkeys(b.subject for b in judged):
         worst = max((b for b in judged if b.subject == subject), key=lambda b: b.left)
         statistic = f"limit of the bias of the {worst.label} as h -> 0, in standard errors"
-        experiment.results.append(Result("limit", statistic, worst.left, experiment.threshold, LIMIT, subject))
+        experiment.record("bias does not vanish", statistic, worst.left, experiment.threshold, subject)
     _judge_coordinates(experiment)
     _judge_temperature(experiment, *biases.all[-3:-1])
     wrong = biases.wrong + [b for b in responses if b.left > experiment.threshold]
@@ -178,14 +174,11 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
 
 def judge_as_exact(experiment: Experiment, biases: Biases) -> None:
     """Concludes whether any bias counts at any step size."""
-    experiment.results.append(
-        Result("stability", "chains that leave the finite numbers", 0.0, 0.0, "theta stays finite")
-    )
+    experiment.record("diverges", "chains that leave the finite numbers", 0.0, 0.0)
     for subject in dict.fromkeys(b.subject for b in biases.all):
         worst = max((b for b in biases.all if b.subject == subject), key=lambda b: b.score)
         statistic = f"bias of the {worst.label} at the worst step size, in standard errors"
-        equation = "E phi(theta_n) = E phi at every h"
-        experiment.results.append(Result("exactness", statistic, worst.score, experiment.threshold, equation, subject))
+        experiment.record("not exact", statistic, worst.score, experiment.threshold, subject)
     if biases.surest:
         k = int(abs(biases.surest.bias / biases.surest.error).argmax())
         text = biases.surest.in_words(biases.surest.bias[k], biases.surest.error[k])
@@ -215,7 +208,7 @@ def _judge_order(experiment, surest):
     if farthest < RESOLVED and surest.left > 2:
         verdict, advice = "bias does not vanish", ""
         statistic = "order of the surest bias in h, at most"
-        experiment.results.append(Result("limit", statistic, farthest, RESOLVED, LIMIT, least=True))
+        experiment.record(verdict, statistic, farthest, RESOLVED, least=True)
     at_h = surest.in_words(surest.bias[0], surest.error[0])
     text = f"{at_h} at h, of apparent order h^{p:.1f} (95 %: {low:.1f} to {high:.1f}); {surest}{advice}"
     experiment.conclude(verdict, text)
@@ -226,16 +219,10 @@ def _judge_reuse(experiment, before, after):
 
     Asked only of a wrong law: a right sampler, of exact draws, may end at one point after any time.
     """
-    experiment.keeps(
-        "noise",
-        "correlation over the second half of a run, less that over the first",
-        after - before,
-        0.5,
-        "corr(theta_n, theta_2n) = corr(theta_0, theta_n)",
-        "noise reused",
-        f"theta has the correlation {after:.2f} over the second half of a run, {before:.2f} over the first: "
-        "is the noise of every step that of the first?",
-    )
+    text = f"theta has the correlation {after:.2f} over the second half of a run, {before:.2f} over the first: "
+    text += "is the noise of every step that of the first?"
+    statistic = "correlation over the second half of a run, less that over the first"
+    experiment.keeps("noise reused", statistic, after - before, 0.5, text)
 
 
 def _judge_coordinates(experiment):
@@ -249,15 +236,9 @@ def _judge_coordinates(experiment):
             errors.append(cell.error[chosen].max())
     r, error = min(biases), max(errors)
     r = r if r <= 1 + threshold * error else 0.0  # about the exact means; beyond 1 the means of draws are off
-    experiment.keeps(
-        "coordinates",
-        "correlation of neighbours on separable targets",
-        r,
-        max(0.1, threshold * error),
-        "coordinates are independent",
-        "noise shared across coordinates",
-        f"neighbouring coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0",
-    )
+    text = f"neighbouring coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0"
+    statistic = "correlation of neighbours on separable targets"
+    experiment.keeps("noise shared across coordinates", statistic, r, max(0.1, threshold * error), text)
 
 
 def _judge_temperature(experiment, one, other):
@@ -269,13 +250,8 @@ def _judge_temperature(experiment, one, other):
     error = hypot(one.limit_error / t, other.limit_error / u) * 1.443 / abs(octaves)
     meanings = {0: "it is ignored", 2: "it is used as a standard deviation"}
     near = (text for p, text in meanings.items() if abs(power - p) < max(0.2, 4 * error))
-    experiment.keeps(
-        "temperature",
-        "exponent of T in the temperature of the draws, less 1",
-        abs(power - 1),
-        max(0.4, experiment.threshold * error),
-        "theta . grad U / dim = T",
-        "temperature used wrongly",
-        f"asked for T = {asked[0]:g} and {asked[1]:g}, as h -> 0 the draws have {asked[0] * t:.3f} and "
-        f"{asked[1] * u:.3f}, T^{power:.2f}: {next(near, 'it is used wrongly')}",
-    )
+    text = f"asked for T = {asked[0]:g} and {asked[1]:g}, as h -> 0 the draws have {asked[0] * t:.3f} and "
+    text += f"{asked[1] * u:.3f}, T^{power:.2f}: {next(near, 'it is used wrongly')}"
+    bound = max(0.4, experiment.threshold * error)
+    statistic = "exponent of T in the temperature of the draws, less 1"
+    experiment.keeps("temperature used wrongly", statistic, abs(power - 1), bound, text)

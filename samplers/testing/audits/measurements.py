@@ -32,7 +32,7 @@ def first_look(experiment: Experiment) -> tuple[float, float] | None:
     T = experiment.temperatures[0]
     h = experiment.step_sizes[0]
     init = experiment.draw(law, T)
-    seed, other_seed = experiment.seed(), experiment.seed()
+    seed, other_seed = experiment.new_seed(), experiment.new_seed()
     theta = experiment.run(law, init, T, h, seed=seed)
     other = experiment.run(law, init, T, h, seed=other_seed)
     if not (experiment.stays(law, T, h, theta) and experiment.stays(law, T, h, other)):
@@ -53,15 +53,8 @@ def first_look(experiment: Experiment) -> tuple[float, float] | None:
 def _moves(experiment, moved):
     """Whether chains move."""
     still = 1 - float(moved.double().mean())
-    if not experiment.keeps(
-        "movement",
-        "chains that end where they started",
-        still,
-        0.9,
-        "theta_n != theta_0",
-        "does not move",
-        f"{still:.0%} of the chains end where they started, for two seeds",
-    ):
+    text = f"{still:.0%} of the chains end where they started, for two seeds"
+    if not experiment.keeps("does not move", "chains that end where they started", still, 0.9, text):
         return False
     if still > 0.01:
         experiment.findings.append(
@@ -76,39 +69,25 @@ def _heeds_seeds(experiment, theta, other, width):
     text = f"{same:.0%} of the chains are the same for two seeds"
     if width < 0.1:
         text += "; and all are at one point: there is no noise"
-    return experiment.keeps(
-        "seed", "chains that are the same for two seeds", same, 0.01, "draws depend on the seed", "seed ignored", text
-    )
+    return experiment.keeps("seed ignored", "chains that are the same for two seeds", same, 0.01, text)
 
 
 def _compare_seeds(experiment, x, y, sd, width):
     """Checks that means over chains are as far apart for two seeds as means of independent chains."""
     error = np.maximum(np.sqrt((x.var(0) + y.var(0)) / len(x)), 1e-12 * sd)
     offset = (abs(x.mean(0) - y.mean(0)) / error).max()
-    experiment.keeps(
-        "chains",
-        "distance of the means for two seeds, in standard errors",
-        offset,
-        experiment.threshold,
-        "chains are independent",
-        "noise shared across chains",
-        f"the means over {len(x)} chains for two "
-        f"seeds are {offset:.2g} standard errors apart, and the chains {width:.2g} of the exact width",
-    )
+    statistic = "distance of the means for two seeds, in standard errors"
+    text = f"the means over {len(x)} chains for two seeds are {offset:.2g} standard errors apart"
+    text += f", and the chains {width:.2g} of the exact width"
+    experiment.keeps("noise shared across chains", statistic, offset, experiment.threshold, text)
 
 
 def _compare_chains(experiment, x):
     """Checks that no two chains are correlated."""
     lag, r, score = likeness(x)
-    experiment.keeps(
-        "chains",
-        f"correlation of chains {lag} apart, in standard errors",
-        score,
-        experiment.likeness,
-        "chains are independent",
-        "noise shared across chains",
-        f"chains that are {lag} apart have the correlation {r:.2f}",
-    )
+    statistic = f"correlation of chains {lag} apart, in standard errors"
+    text = f"chains that are {lag} apart have the correlation {r:.2f}"
+    experiment.keeps("noise shared across chains", statistic, score, experiment.likeness, text)
 
 
 def likeness(x: np.ndarray) -> tuple[int, float, float]:
@@ -160,16 +139,9 @@ def measured(experiment: Experiment) -> Biases | None:
         if change <= FORGOTTEN:
             return biases
         experiment.time *= 4
-    experiment.keeps(
-        "start",
-        "change with time, in standard errors",
-        change,
-        FORGOTTEN,
-        "the law is stationary",
-        "start not forgotten",
-        f"at time {experiment.time:g} the law still changes, by {change:.1f} standard errors: pass "
-        "a longer time, unless it has no stationary law",
-    )
+    text = f"at time {experiment.time:g} the law still changes, by {change:.1f} standard errors: pass a longer time, "
+    text += "unless it has no stationary law"
+    experiment.keeps("start not forgotten", "change with time, in standard errors", change, FORGOTTEN, text)
     return None
 
 
@@ -183,7 +155,7 @@ def _measure(experiment, law, T):
     for doubling in range(DOUBLINGS + 1):
         experiment.time *= 2 if doubling else 1
         steps = max(1, round(experiment.time / experiment.step_sizes[-1]))
-        start, seed = _start(experiment, law, T), experiment.seed()
+        start, seed = _start(experiment, law, T), experiment.new_seed()
         cells, draws = [], []
         for h in reversed(experiment.step_sizes):
             cell, of_cell, apart = _cell(experiment, start, law, T, h, steps * h, seed)
@@ -195,7 +167,7 @@ def _measure(experiment, law, T):
                 break
         else:
             return cells, _covariance(cells, draws)
-    _forgets(experiment, cells[0], apart)
+    _refuse(experiment, cells[0], apart)
     return [], None
 
 
@@ -232,22 +204,17 @@ def _covariance(cells, draws):
     return covariance
 
 
-def _forgets(experiment, cell, apart):
-    """Whether chains from two starts agree."""
+def _refuse(experiment, cell, apart):
+    """Concludes that chains from two starts do not agree."""
     where = f"{cell.law.name}, T = {cell.temperature:g}, h = {cell.step_size:g}"
     worst = cell.law.labels[int(apart.argmax())]
-    return experiment.keeps(
-        "start",
-        f"distance of two starts by the {worst}, in standard errors",
-        apart.max(),
-        FORGOTTEN,
-        "the law forgets its start",
-        "start not forgotten",
+    text = (
         f"after {cell.time:g} units of time, {cell.time / cell.step_size:.0f} steps, chains from exact draws and from "
         f"half their width are {apart.max():.1f} standard errors apart in the {worst} ({where}); pass a "
-        "longer time; or it is not ergodic: no friction, no noise, a part that never moves",
-        where,
+        "longer time; or it is not ergodic: no friction, no noise, a part that never moves"
     )
+    statistic = f"distance of two starts by the {worst}, in standard errors"
+    experiment.keeps("start not forgotten", statistic, apart.max(), FORGOTTEN, text, where)
 
 
 def _change(experiment):

@@ -86,7 +86,7 @@ def _responses(experiment, h, time):
     """theta_n by coordinate of theta_0, and by number; raises Unseen where theta_n is not linear in them."""
     law, T = LAWS[0], experiment.temperatures[0]
     sd = torch.tensor(law.moments(T)[1], dtype=torch.get_default_dtype())
-    seed, steps = experiment.seed(), round(time / h)
+    seed, steps = experiment.new_seed(), round(time / h)
 
     def run(init, steps, numbers=None):
         with Noise(len(init), numbers) as noise:
