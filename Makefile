@@ -37,7 +37,7 @@ stock: .venv/ready
 	$(BIN)/python tests/stock_lines.py
 
 docs: .venv/ready
-	$(BIN)/python -W error::UserWarning -m pdoc --output-directory out/docs recipe integrators integrators.noise samplers
+	OMP_NUM_THREADS=1 $(BIN)/python examples/website/build.py --out out/docs
 
 wheel: .venv/ready
 	PYTHON=$(PYTHON) .ci/wheel out/wheel

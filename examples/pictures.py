@@ -1,40 +1,125 @@
 """The pictures of the pages, from the code that the pages show.
 
-    python examples/pictures.py
+    python examples/pictures.py            # all of them, two minutes
+    python examples/pictures.py banana magnetic
 
-writes examples/guide/pictures/banana.png: the draws of the README's first run, on the contours of its density.
+`banana` is the README's first run, on the contours of its density, and `words` what guide/words.md draws, both in
+examples/guide/pictures/; the others are draws of the gallery's samplers beside their law, a tenth of the steps of its
+table, in examples/gallery/pictures/.
 """
 
+import contextlib
+import io
 import re
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
 
-ROOT = Path(__file__).parent.parent
+EXAMPLES = Path(__file__).parent
+sys.path.insert(0, str(EXAMPLES / "gallery"))
+
+from exhibit import Exhibit  # noqa: E402
+from run import GALLERY  # noqa: E402
+
+from samplers.testing.densities import density  # noqa: E402
+
 LEVELS = [0.02, 0.1, 0.3, 0.6, 0.9]  # of the density, by its maximum
+COLOURS = 16
+SHOWN = 2000  # draws of a sampler of the gallery in a plane
 
 
-def main() -> None:
-    """Run the first Python block of the README, and draw."""
+def banana_contours(axes: Axes) -> None:
+    """The density of the README's energy, which the gallery takes too."""
+    x, y = np.meshgrid(np.linspace(-3.2, 3.2, 200), np.linspace(-2.5, 7, 200))
+    axes.contour(x, y, np.exp(-(x**2) / 2 - (y - x**2) ** 2 / 2), LEVELS, colors="black", linewidths=0.8)
+    axes.set(xlim=(-3.2, 3.2), ylim=(-2.5, 7))
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """A picture of few colours: a quarter of its bytes."""
+    with io.BytesIO() as drawn:
+        figure.savefig(drawn, dpi=dpi)
+        Image.open(drawn).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    plt.close(figure)
+
+
+def executed(page: Path, blocks: int | None = None) -> dict:
+    """The names of a session of the Python blocks of a page, or of so many of them."""
     namespace: dict = {}
-    (first, *_) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
-    exec(compile(first, "README.md", "exec"), namespace)
-    draws, U = namespace["draws"]["theta"], namespace["U"]
-    x, y = torch.meshgrid(torch.linspace(-3.2, 3.2, 200), torch.linspace(-2.5, 7, 200), indexing="xy")
-    density = torch.exp(-U((x, y)))
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)[:blocks]:
+        exec(compile(block, page.name, "exec"), namespace)
+    return namespace
+
+
+def draw_words(path: Path) -> None:
+    """Run the page, which draws."""
+    plt.figure(figsize=(6, 3.6), layout="constrained")
+    with contextlib.chdir(path.parent):
+        executed(EXAMPLES / "guide" / "words.md")
+
+
+def draw_banana(path: Path) -> None:
+    """Run the first Python block of the README, and draw."""
+    draws = executed(EXAMPLES.parent / "README.md", 1)["draws"]["theta"]
     figure, (plane, marginal) = plt.subplots(1, 2, figsize=(8, 3.6), width_ratios=(3, 2), layout="constrained")
     points = draws[:, ::4].reshape(-1, 2)
     plane.plot(*points.T, ".", markersize=1.5, alpha=0.4, color="tab:blue", label=f"{len(points):,} draws")
-    plane.contour(x, y, density, LEVELS, colors="black", linewidths=0.8)
-    plane.set(xlabel="theta[0]", ylabel="theta[1]", xlim=(-3.2, 3.2), ylim=(-2.5, 7), title="draws, and exp(-U)")
+    banana_contours(plane)
+    plane.set(xlabel="theta[0]", ylabel="theta[1]", title="draws, and exp(-U)")
     marginal.hist(draws[..., 0].reshape(-1).numpy(), bins=60, density=True, color="tab:blue", alpha=0.4, label="draws")
     grid = torch.linspace(-3.2, 3.2, 200)
     marginal.plot(grid, torch.exp(-(grid**2) / 2) / (2 * torch.pi) ** 0.5, color="black", label="its law, N(0, 1)")
     marginal.set(xlabel="theta[0]", yticks=[], ylim=(0, 0.53))
     marginal.legend(frameon=False, loc="upper right", ncols=2)
-    figure.savefig(ROOT / "examples" / "guide" / "pictures" / "banana.png", dpi=90)
+    save(figure, path, 90)
+
+
+def draw_exhibit(path: Path, exhibit: Exhibit) -> None:
+    """The draws of a sampler of the gallery: on the contours of the banana, or beside the density of its one site."""
+    draws = [x.reshape(-1).numpy() for x in exhibit.drawn(exhibit.steps // 10).values()]
+    figure, axes = plt.subplots(figsize=(3.2, 2), layout="constrained")
+    if exhibit.recipe.potential is not None:
+        axes.plot(*(x[:: max(1, len(x) // SHOWN)] for x in draws), ".", markersize=1.5, alpha=0.5, color="tab:blue")
+        banana_contours(axes)
+    else:
+        values = draws[0]
+        bins = np.linspace(*np.quantile(values, [0.001, 0.999]), 41)
+        axes.hist(values, bins, density=True, color="tab:blue", alpha=0.4)
+        axes.stairs(law(exhibit, bins), bins, color="black")
+        axes.set(yticks=[])
+    axes.tick_params(labelsize=7)
+    save(figure, path, 100)
+
+
+def law(exhibit: Exhibit, bins: np.ndarray) -> np.ndarray:
+    """The mean density of each bin, by the quadrature that the table takes."""
+    if exhibit.density is not None:
+        grid = np.linspace(-40, 40, 80_001)
+        points, weights = grid, np.array([exhibit.density(z) for z in grid])
+    else:
+        of_state, weights = density(exhibit.recipe.H, exhibit.recipe.state)
+        points = of_state[exhibit.recipe.targets[0]]
+    order = np.argsort(points, kind="stable")
+    below = np.interp(bins, points[order], np.cumsum(weights[order]) / np.sum(weights))
+    return np.diff(below) / np.diff(bins)
+
+
+def main(names: list[str]) -> None:
+    """Draw the named pictures, or all."""
+    for name in names or [*OF_PAGES, *GALLERY]:
+        path = EXAMPLES / ("guide" if name in OF_PAGES else "gallery") / "pictures" / f"{name}.png"
+        OF_PAGES[name](path) if name in OF_PAGES else draw_exhibit(path, GALLERY[name])
+        print(name, flush=True)
+
+
+OF_PAGES = {"banana": draw_banana, "words": draw_words}
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -150,6 +150,9 @@ class _Typesetter(PrettyPrinter):
     def _print_Partial(self, e):
         return prettyForm(str(e).replace(f"grad({e.U.symbol})", f"∇{e.U.symbol}"))
 
+    def _print_Divergence(self, e):  # of an operator; sympy has one of vectors
+        return prettyForm(str(e))
+
 
 def typeset(recipe: Dynamics) -> str:
     """H and the rows of the SDE as equations of several lines; on one line what would be wider than 120 columns.
