@@ -1,11 +1,11 @@
 """From three formulas to posterior samples on real data: what `make demo` runs.
 
-1. A sampler of our own, declared by H, D and Q in riemann_thermostat.py: its derivation, proof and emitted step.
-2. Bayesian logistic regression on the breast-cancer data of scikit-learn, sampled with full gradients and minibatches.
-3. A reference that shares no code with this package: Hamiltonian Monte Carlo with a Metropolis test, in plain torch.
-4. A table, an account of the minibatch bias and of its cause, and a picture of every marginal.
-5. Exact chains in the plain coordinates, whose settings `samplers.tune` has found: one line beside the reference. A
-   quick demo leaves them out.
+A sampler of our own, declared by H, D and Q in riemann_thermostat.py, is proved. It samples a Bayesian logistic
+regression of the breast-cancer data of scikit-learn, with full gradients and with minibatches, beside a reference that
+shares no code with this package: Hamiltonian Monte Carlo with a Metropolis test, in plain torch.
+
+With --full, three minutes: the derivation and the emitted step, long runs, the table of all coefficients, an account of
+the minibatch bias and of its cause, a picture of every marginal, and exact chains whose settings `samplers.tune` finds.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from textwrap import fill
 import matplotlib
 import numpy
 import torch
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 from numpy import ndarray
 from pandas import DataFrame
 from riemann_thermostat import RiemannThermostat, TailThermostat
@@ -214,6 +216,7 @@ def run(
         thin=round(1 / step_size),
         keep="xi",
         seed=seed,
+        progress=False,
         A=FRICTION,
     )
     return samplers.Draws({"theta": coordinates.theta(draws["theta"])}, info=draws.info), draws["xi"].mean((0, 1))
@@ -263,15 +266,17 @@ class Comparison:
         return max(0.0, (self.bias**2 - self.error**2).mean()) ** 0.5
 
 
+HEAD = (
+    f"{'':24}|{'reference (HMC)':^16}|{'full gradient':^35}|{f'minibatches of {BATCH}':^43}\n"
+    f"{'coefficient':24}|{'mean':>8}{'sd':>7} |{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'z':>6}"
+    f"|{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'bias/sd':>8}{'sd/sd':>6}\n"
+    f"{'-' * 24}+{'-' * 16}+{'-' * 35}+{'-' * 43}"
+)
+
+
 def table(names: Sequence[str], full: Comparison, mini: Comparison) -> str:
     """One line per coefficient: z is the difference of the means in standard errors, bias in posterior sds."""
-    blank = ""
-    lines = [
-        f"{blank:24}|{'reference (HMC)':^16}|{'full gradient':^35}|{f'minibatches of {BATCH}':^43}",
-        f"{'coefficient':24}|{'mean':>8}{'sd':>7} |{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'z':>6}"
-        f"|{'mean':>8}{'sd':>7}{'ESS':>7}{'R-hat':>7}{'bias/sd':>8}{'sd/sd':>6}",
-    ]
-    lines.append("-" * 24 + "+" + "-" * 16 + "+" + "-" * 35 + "+" + "-" * 43)
+    lines = [HEAD]
     for i, name in enumerate(names):
         r, f, m = full.reference.iloc[i], full.run.iloc[i], mini.run.iloc[i]
         lines.append(
@@ -281,6 +286,16 @@ def table(names: Sequence[str], full: Comparison, mini: Comparison) -> str:
             f"|{m['mean']:8.2f}{m['sd']:7.2f}{m['ess_bulk']:7.0f}{m['r_hat']:7.3f}"
             f"{mini.bias[i]:8.3f}{mini.spread[i]:6.2f}"
         )
+    return "\n".join(lines)
+
+
+def worst_rows(names: Sequence[str], mini: Comparison) -> str:
+    """The five coefficients whose means are furthest from the reference, on minibatches."""
+    lines = [f"{'':26}{'reference':>16}{f'minibatches of {BATCH}':>20}{'difference':>19}"]
+    for i in numpy.argsort(-abs(mini.bias))[:5]:
+        r, m = mini.reference.iloc[i], mini.run.iloc[i]
+        cells = f"{r['mean']:9.2f} +- {r['sd']:4.2f}{m['mean']:12.2f} +- {m['sd']:4.2f}"
+        lines.append(f"  {names[i]:24}{cells}{mini.bias[i]:+11.2f} +- {mini.error[i]:.2f} sd")
     return "\n".join(lines)
 
 
@@ -340,30 +355,61 @@ def picture(
     path: Path, names: Sequence[str], reference: Tensor, full: Tensor, mini: Tensor, V: Tensor, xi: Tensor
 ) -> None:
     """Every marginal of both runs against the reference, and the thermostats against their prediction."""
-    from matplotlib import pyplot
-
     figure, axes = pyplot.subplots(4, 8, figsize=(20, 11), layout="constrained")
     flat = [x.flatten(0, 1).numpy() for x in (reference, full, mini)]
+    for i, (name, ax) in enumerate(zip(names, axes.flat, strict=False)):
+        draw_marginal(ax, name, [x[:, i] for x in flat])
+    draw_thermostats(axes.flat[len(names)], V, xi)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=12)
+    figure.supxlabel("coefficient of the standardised feature (log odds of benign)")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_marginal(ax: Axes, name: str, values: Sequence[ndarray]) -> None:
+    """The histograms of a coefficient, of the reference and of both runs."""
+    bins = numpy.linspace(*numpy.quantile(values[0], [0.0005, 0.9995]), 46)
     styles = [
         dict(color="0.8", histtype="stepfilled", label="reference: Metropolised HMC"),
         dict(color="tab:blue", histtype="step", lw=1.4, label=f"full gradient, h = {FULL_STEP:g}"),
         dict(color="tab:orange", histtype="step", lw=1.4, label=f"minibatches of {BATCH}, h = {MINI_STEP:g}"),
     ]
-    for i, (name, ax) in enumerate(zip(names, axes.flat, strict=False)):
-        bins = numpy.linspace(*numpy.quantile(flat[0][:, i], [0.0005, 0.9995]), 46)
-        for x, style in zip(flat, styles, strict=True):
-            ax.hist(x[:, i], bins, density=True, **style)
-        ax.set_title(name, fontsize=10)
-        ax.set_yticks([])
-        ax.locator_params(axis="x", nbins=4)
+    for x, style in zip(values, styles, strict=True):
+        ax.hist(x, bins, density=True, **style)
+    ax.set_title(name, fontsize=10)
+    ax.set_yticks([])
+    ax.locator_params(axis="x", nbins=4)
+
+
+def draw_thermostats(ax: Axes, V: Tensor, xi: Tensor) -> None:
+    """The mean of each thermostat against its prediction."""
     predicted = FRICTION + MINI_STEP * V.mean(0) / 2
-    ax = axes.flat[len(names)]
     ax.plot(predicted, predicted, color="0.6", lw=1)
     ax.plot(predicted, xi, "o", color="tab:orange", ms=4)
     ax.set_title("E xi of the 31 thermostats,\nagainst A + h E V_g/2", fontsize=10)
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=12)
-    figure.supxlabel("coefficient of the standardised feature (log odds of benign)")
-    figure.savefig(path, dpi=110)
+
+
+def four_panels(
+    path: Path,
+    names: Sequence[str],
+    reference: Tensor,
+    full: Tensor,
+    mini: Tensor,
+    V: Tensor,
+    xi: Tensor,
+    bias: ndarray,
+) -> None:
+    """The coefficients of least and largest bias, the thermostats against their prediction, a trace."""
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 6), layout="constrained")
+    flat = [x.flatten(0, 1).numpy() for x in (reference, full, mini)]
+    order = numpy.argsort(abs(bias))
+    for ax, i, which in ((axes[0, 0], order[0], "nearest"), (axes[0, 1], order[-1], "furthest")):
+        draw_marginal(ax, f"{which}: {names[i]}", [x[:, i] for x in flat])
+    draw_thermostats(axes[1, 0], V, xi)
+    axes[1, 1].plot(mini[:4, :, order[-1]].T.numpy(), lw=0.8)
+    axes[1, 1].set_title(f"{names[order[-1]]}: four chains, by draw", fontsize=10)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
+    figure.savefig(path, dpi=90)
     pyplot.close(figure)
 
 
@@ -374,56 +420,116 @@ def show_sampler() -> None:
     print("\nWith S(theta) = sqrt(1 + (theta/l)^2) it compiles to", step, step.source, sep="\n\n")
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of the runs: units of time, chains, and draws of each chain of the reference."""
+
+    duration: float
+    warmup: float
+    chains: int
+    draws: int
+
+
+SHORT, FULL = Size(160, 20, 16, 150), Size(1200, 60, 32, 2000)
+MORE = """
+more:
+  .venv/bin/python examples/demo.py --full       longer runs, all coefficients, where the bias comes from: 3 minutes
+  .venv/bin/recipe show examples/riemann_thermostat.py:RiemannThermostat     the SDE that was derived
+  .venv/bin/recipe emit examples/riemann_thermostat.py:TailThermostat        its step as torch code
+  .venv/bin/recipe list                          39 samplers of the literature
+  examples/guide/start.md                        ten minutes: a sampler of your own, a network"""
+
+
+class Demo:
+    """The model, its coordinates and the reference, and the runs beside them, of one size."""
+
+    def __init__(self, size: Size) -> None:
+        generator = torch.Generator().manual_seed(2015)
+        self.size, self.model = size, breast_cancer()
+        self.coordinates = diagonalise_noise(self.model, gaussian_approximation(self.model), generator)
+        print(
+            f"Breast cancer data: {len(self.model.y)} rows, {len(self.names)} coefficients, prior N(0, {PRIOR_SD:g}^2)"
+        )
+        kind = dict(chains=2 * size.chains, draws=size.draws, warmup=200)
+        self.reference = metropolised_hmc(self.model, self.coordinates, generator, **kind)
+        self.true = samplers.Draws({"theta": self.reference}, info={"sampler": "Metropolised HMC"}).summary()
+        print(f"reference: {2 * size.chains} chains x {size.draws} draws of Metropolised HMC")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the coefficients."""
+        return self.model.names
+
+    def run(self, step_size: float, batch_size: int | None, seed: int) -> tuple[samplers.Draws, Tensor, Comparison]:
+        """The draws of a run, the means of its thermostats, and its comparison with the reference."""
+        began, size = time.process_time(), self.size
+        kind = dict(duration=size.duration, warmup=size.warmup, chains=size.chains)
+        draws, xi = run(self.model, self.coordinates, step_size=step_size, batch_size=batch_size, seed=seed, **kind)
+        compared = Comparison(draws.summary(), self.true)
+        title = f"minibatches of {batch_size}" if batch_size else "full gradients"
+        z = abs(compared.bias / compared.error).max()
+        print(
+            f"{title}: {size.chains} chains, ESS at least {compared.run['ess_bulk'].min():.0f}, "
+            f"largest |z| of {len(self.names)} means {z:.1f}, {time.process_time() - began:.1f} s of the processor",
+            flush=True,
+        )
+        return draws, xi, compared
+
+    def variances(self) -> Tensor:
+        """The variances V_g of the minibatch gradient at draws of the reference."""
+        energy, data = seen_by(self.model, self.coordinates)
+        some = self.coordinates.z(self.reference[:, ::50].flatten(0, 1))
+        return samplers.gradient_variance(energy, some, data, batch_size=BATCH)
+
+
+def short(out: Path) -> dict[str, Comparison]:
+    """The first look: a proof, two short runs, the worst rows and four panels."""
+    certificate = RiemannThermostat.check()
+    print(f"your sampler: {'proved' if certificate.ok else 'WRONG'}")
+    answers = [certificate[topic].answer for topic in ("stationary", "claim")]
+    print(f"  {RiemannThermostat.name}, for every metric S: {'; '.join(answers)}")
+    demo = Demo(SHORT)
+    full, _, against_full = demo.run(FULL_STEP, None, seed=1)
+    mini, xi, against_mini = demo.run(MINI_STEP, BATCH, seed=2)
+    print("the five coefficients that are furthest off:", worst_rows(demo.names, against_mini), sep="\n")
+    pictured = demo.names, demo.reference, full["theta"], mini["theta"], demo.variances(), xi
+    four_panels(out / "demo.png", *pictured, against_mini.bias)
+    print(f"picture: {out / 'demo.png'}", MORE, sep="\n")
+    return {"full": against_full, "mini": against_mini}
+
+
+def whole(out: Path) -> dict[str, Comparison]:
+    """All of it: the derivation, long runs, the table, the account of the bias, every marginal, exact chains."""
+    show_sampler()
+    demo = Demo(FULL)
+    full, _, against_full = demo.run(FULL_STEP, None, seed=1)
+    mini, xi, against_mini = demo.run(MINI_STEP, BATCH, seed=2)
+    _, _, against_double = demo.run(MINI_STEP, 2 * BATCH, seed=3)
+    exact, settings = tuned_run(demo.model, FULL.draws // 2, chains=64)
+    against_exact = Comparison(exact.summary(), demo.true)
+    print("settings of exact chains, by samplers.tune", settings, sep="\n")
+    V = demo.variances()
+    print("", table(demo.names, against_full, against_mini), sep="\n")
+    print(f"reference: R-hat at most {demo.true['r_hat'].max():.3f}, ESS at least {demo.true['ess_bulk'].min():.0f}\n")
+    print(account(against_full, against_mini, against_double, V=V, xi=xi, coordinates=demo.coordinates))
+    print("", exact_line(against_exact, exact), sep="\n")
+    picture(out / "marginals.png", demo.names, demo.reference, full["theta"], mini["theta"], V, xi)
+    for name, draws in (("full", full), ("minibatch", mini)):
+        draws.save(out / f"{name}.safetensors")
+    print(f"\n{out}: marginals.png, full.safetensors, minibatch.safetensors (samplers.Draws.load reads them)")
+    return {"full": against_full, "mini": against_mini, "double": against_double, "exact": against_exact}
+
+
 def main(argv: list[str] | None = None) -> dict[str, Comparison]:
     """Run the demo; returns the comparisons by name, for the tests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the picture and the draws")
-    parser.add_argument("--quick", action="store_true", help="a small run, seconds long, with large Monte Carlo error")
+    parser.add_argument("--full", action="store_true", help="long runs and all that they show: three minutes")
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
-    generator = torch.Generator().manual_seed(2015)
-    started = time.monotonic()
-    duration, warmup, chains, draws = (30, 20, 64, 75) if options.quick else (1200, 60, 32, 2000)
-
-    show_sampler()
-
-    model = breast_cancer()
-    q = diagonalise_noise(model, gaussian_approximation(model), generator)
-    print(f"Breast cancer data: {len(model.y)} rows, {len(model.names)} coefficients, prior N(0, {PRIOR_SD:g}^2)\n")
-    reference = metropolised_hmc(model, q, generator, chains=2 * chains, draws=draws, warmup=200)
-    print(f"reference: {2 * chains} chains x {draws} draws of Metropolised HMC")
-
-    kind = dict(duration=duration, warmup=warmup, chains=chains)
-    print(f"full gradients, h = {FULL_STEP:g}")
-    full, _ = run(model, q, step_size=FULL_STEP, seed=1, **kind)
-    print(f"minibatches of {BATCH}, h = {MINI_STEP:g}")
-    mini, xi = run(model, q, step_size=MINI_STEP, batch_size=BATCH, seed=2, **kind)
-    print(f"minibatches of {2 * BATCH}, h = {MINI_STEP:g}")
-    double, _ = run(model, q, step_size=MINI_STEP, batch_size=2 * BATCH, seed=3, **kind)
-
-    true = samplers.Draws({"theta": reference}, info={"sampler": "Metropolised HMC"}).summary()
-    runs = {"full": full, "mini": mini, "double": double}
-    if not options.quick:
-        print("settings of exact chains, by samplers.tune")
-        runs["exact"], settings = tuned_run(model, draws // 2, chains=64)
-        print(settings)
-    against = {name: Comparison(draws.summary(), true) for name, draws in runs.items()}
-    energy, data = seen_by(model, q)
-    V = samplers.gradient_variance(energy, q.z(reference[:, ::50].flatten(0, 1)), data, batch_size=BATCH)
-    print("", table(model.names, against["full"], against["mini"]), sep="\n")
-    print(f"reference: R-hat at most {true['r_hat'].max():.3f}, ESS at least {true['ess_bulk'].min():.0f}\n")
-    print(account(against["full"], against["mini"], against["double"], V=V, xi=xi, coordinates=q))
-    if not options.quick:
-        print("", exact_line(against["exact"], runs["exact"]), sep="\n")
-
-    picture(options.out / "marginals.png", model.names, reference, full["theta"], mini["theta"], V, xi)
-    for name, draws in (("full", full), ("minibatch", mini)):
-        draws.save(options.out / f"{name}.safetensors")
-    print(f"\n{options.out}: marginals.png, full.safetensors, minibatch.safetensors (samplers.Draws.load reads them)")
-    print(f"{time.monotonic() - started:.0f} s in all")
-    return against
+    return whole(options.out) if options.full else short(options.out)
 
 
 if __name__ == "__main__":
