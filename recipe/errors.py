@@ -24,11 +24,22 @@ class RecipeError(ValueError):
         self.where = where
         self.what = what
         self.do = do
-        message = f"{where}: {what}."
+        message = printable(f"{where}: {what}.")
         super().__init__(f"{message} {do}" if do else message)
 
     def __reduce__(self):
         return _again, (type(self), self.where, self.what, self.do)
+
+
+def printable(text: str) -> str:
+    """Text with control characters spelled out, so that a name of a file cannot steer a terminal.
+
+    >>> print(printable("theta\\x1b[2J"))
+    theta\\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def _again(kind, where, what, do):
@@ -73,4 +84,4 @@ def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OWN:
         frame = frame.f_back
         level += 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(printable(message), category, stacklevel=level)

@@ -1,10 +1,12 @@
 """Several processes under torchrun: chains divided over ranks, and gradients averaged over ranks."""
 
 import atexit
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +119,7 @@ def sample(
         raise
     if ranks == 1:
         return draws
-    accounts = _of_all_ranks({"draws": draws.draws, "diverged": draws.info["diverged"]})
+    accounts = _of_all_ranks({"draws": draws.draws, "diverged": draws.info["diverged"], "info": draws.info})
     for r, account in enumerate(accounts):
         if "failed" in account:
             raise RecipeError(where, f"rank {r} failed: {account['failed']}", do="See there.")
@@ -133,11 +135,39 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], ends: list[int]) -> Dr
         for first, account in zip(ends, accounts)
         for chain, step in account["diverged"].items()
     ]
-    return Draws(
-        values,
-        info=draws.info | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)},
-        step_sizes=None if draws.step_sizes is None else draws.step_sizes[:number],
-    )
+    info = draws.info | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)}
+    info |= _of_all_chains([account["info"] for account in accounts], [end - begin for begin, end in pairwise(ends)])
+    sizes = None if draws.step_sizes is None else draws.step_sizes[:number]
+    joined = Draws(values, info=info, step_sizes=sizes)
+    joined.info["report"] = joined.report(evaluations=0).verdict
+    return joined
+
+
+def _of_all_chains(infos: list[dict[str, Any]], chains: list[int]) -> dict[str, Any]:
+    """Acceptance by chain, and means over all chains, where ranks have those of so many chains each.
+
+    R-hat of thermostats is the largest of a rank.
+    """
+    shares = [n / sum(chains) for n in chains]
+    whole: dict[str, Any] = {}
+    if "acceptance" in infos[0]:
+        whole["acceptance"] = [share for info in infos for share in info["acceptance"]]
+    if "swaps" in infos[0]:
+        whole["swaps"] = [sum(map(mul, shares, rates)) for rates in zip(*(info["swaps"] for info in infos))]
+    averages = [info["averages"] for info in infos if "averages" in info]
+    if len(averages) < len(infos):
+        return whole | {"averages": {}}
+    whole["averages"] = {kind: {} for kind in averages[0]}
+    for block in averages[0].get("kinetic_temperature", ()):
+        of_ranks = [average["kinetic_temperature"][block] for average in averages]
+        mean = {name: sum(map(mul, shares, (x[name] for x in of_ranks))) for name in of_ranks[0]}
+        mean["error"] = math.hypot(*map(mul, shares, (x["error"] for x in of_ranks)))
+        mean["freedom"] = sum(x["freedom"] for x in of_ranks)
+        whole["averages"]["kinetic_temperature"][block] = mean
+    for block in averages[0].get("thermostats", ()):
+        of_ranks = [average["thermostats"][block] for average in averages if block in average.get("thermostats", ())]
+        whole["averages"]["thermostats"][block] = max(of_ranks, key=lambda agreement: agreement["r_hat"])
+    return whole
 
 
 def share(members: int) -> range:

@@ -1,5 +1,6 @@
 """What a rank does in tests/test_distributed.py: runs under torchrun, and writes what it has found into a folder."""
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -31,6 +32,16 @@ RUNS = {
         data=torch.linspace(-1, 1, 80).reshape(40, 2),
         batch_size=4,
         steps=40,
+    ),
+    "accepted": dict(
+        recipe=samplers.HMC,
+        energy=TARGETS["gaussian"],
+        init=torch.zeros(2),
+        chains=5,
+        steps=40,
+        metropolis=True,
+        temperature=samplers.Ladder(1, 2, swap_every=10),
+        step_size=1.2,
     ),
     "lost": dict(
         recipe=samplers.SGLD,
@@ -95,6 +106,8 @@ def main(folder):
     torch.set_num_threads(1)
     result = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
+    info = drawn("accepted").info
+    account |= {name: json.dumps(info[name]) for name in ("acceptance", "swaps", "averages")}
     result["weights"] = trained(rank, ranks)
     result["members"] = distributed.gather(ensemble_of(distributed.share(3)))
     for epochs in (1, 3):

@@ -1,5 +1,6 @@
 """Two ranks: the draws of one process bit for bit, the weights of one process to rounding."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def test_chains_on_two_ranks_are_those_of_one_process_bit_for_bit(name, outcome)
 def test_lost_chains_bear_the_numbers_they_have_in_one_process(outcome):
     whole = ranks.drawn("lost").diverged
     assert whole and [account["account"]["diverged"] for _, account in outcome] == [str(whole)] * 2
+
+
+def test_acceptance_swaps_and_averages_are_those_of_all_chains(outcome):
+    info = ranks.drawn("accepted").info
+    (_, first), (_, second) = outcome
+    for account in (first["account"], second["account"]):
+        assert json.loads(account["acceptance"]) == info["acceptance"] and len(info["acceptance"]) == 5
+        assert json.loads(account["swaps"]) == pytest.approx(info["swaps"])
+        kinetic = json.loads(account["averages"])["kinetic_temperature"]["p"]
+        assert kinetic["value"] == pytest.approx(info["averages"]["kinetic_temperature"]["p"]["value"])
 
 
 def test_shared_gradients_make_the_weights_of_one_process_on_every_rank(outcome):

@@ -205,8 +205,85 @@ def test_a_checkpoint_of_another_version_is_refused_by_its_version(change, messa
 FORGED = {
     "draws": [None, 3, {}],
     "stretches": [3, {}, [[6]], [[6, 1, 2, 3]], [["6", 1]], [6]],
-    "chains": [None, 3, {}, {"moved": 3}],
+    "chains": [
+        None,
+        3,
+        {},
+        {"moved": 3},
+        *({"moved": moved, "diverged": {}, "reason": ""} for moved in (-1, 2**70, 1.5, "6", None)),
+        *({"moved": 6, "diverged": lost, "reason": ""} for lost in ({"99": 5}, {"0": 5}, {"x": 1}, [3])),
+        {"moved": 6, "diverged": {}, "reason": -1},
+    ],
 }
+RECORDS = {
+    "diverged": [{"99": 5}, {"x": 1}, {"0": "5"}, [3], -1],
+    "acceptance": ["x", [2.0], [None], 3],
+    "steps": [-1, "x", None, 1.5],
+    "recipe": [3, "sgld\x1b[2J"],
+    "report": ["No fault\x1b[31m"],
+    "averages": [[1], {"kinetic_temperature": {"p": {}}}, {"thermostats": {"xi": {"r_hat": "x"}}}],
+}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in RECORDS.items() for value in values])
+def test_a_forged_record_of_draws_is_refused_and_steers_no_terminal(name, value, tmp_path):
+    storage.write(tmp_path / "x", "draws", {"theta": torch.zeros(4, 9)}, {"info": {name: value}})
+    with pytest.raises(RecipeError) as refused:
+        samplers.Draws.load(tmp_path / "x")
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_name_with_control_characters_is_refused_and_spelled_out(tmp_path):
+    storage.write(tmp_path / "x", "draws", {"\x1b[2J": torch.zeros(4, 9)}, {"info": {}})
+    with pytest.raises(RecipeError, match="a name has control characters"):
+        samplers.Draws.load(tmp_path / "x")
+    assert str(RecipeError("\x1b[2J", "a\u202eb")) == "\\x1b[2J: a\\u202eb."
+
+
+def parts():
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = samplers.Optimizer([weights], samplers.SGHMC, lr=0.01, num_data=12)
+    svrg = samplers.SVRG([weights], lambda w, x: (w[0] * x).square().mean(), torch.ones(4, 2), every=2)
+    predictive, swag = samplers.Predictive(), samplers.SWAG(2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (weights * torch.ones(1, 2)).square().mean().backward()
+        svrg.correct(torch.ones(1, 2))
+        optimizer.step()
+        predictive.add(torch.zeros(2, 2))
+        swag.add(weights.detach())
+    return {"optimizer": optimizer, "svrg": svrg, "predictive": predictive, "swag": swag}
+
+
+FORGED_PARTS = [
+    ("predictive", ("draws",), [-1, "x", 1.5]),
+    ("predictive", ("weight",), [-1.0, float("nan"), None]),
+    ("predictive", ("probabilities",), [3]),
+    ("swag", ("count",), [-1, 2**70, "x"]),
+    ("swag", ("deviations",), [[], [3, 4]]),
+    ("svrg", ("steps",), [-1, "x", None]),
+    ("svrg", ("snapshot", "0"), [3, None]),
+    ("optimizer", ("param_groups", 0, "step_number"), [-1, "x", None, 1.5]),
+    ("optimizer", ("param_groups", 0, "temperature"), [-1, "x", None]),
+    ("optimizer", ("param_groups", 0, "lr"), [-1, "x"]),
+]
+
+
+@pytest.mark.parametrize("part, path, values", FORGED_PARTS, ids=lambda x: ".".join(map(str, x)) if x else "")
+def test_a_forged_state_of_a_part_is_refused(part, path, values):
+    for value in values:
+        state = parts()[part].state_dict()
+        *above, last = path
+        entries = state
+        for name in above:
+            entries = entries[name]
+        entries[last] = value
+        with pytest.raises(RecipeError):
+            parts()[part].load_state_dict(state)
+    lost = parts()["optimizer"].state_dict()
+    del lost["param_groups"][0]["lr"]
+    with pytest.raises(RecipeError, match="has no lr"):
+        parts()["optimizer"].load_state_dict(lost)
 
 
 @pytest.mark.parametrize("entry, value", [(entry, value) for entry, values in FORGED.items() for value in values])

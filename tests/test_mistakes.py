@@ -284,7 +284,7 @@ def test_a_mistake_of_a_loop_is_not_called_good_and_named_with_what_to_do(mistak
 # ---- good runs and loops
 
 GOOD_RUNS = {
-    "sgld": (SGLD, {"step_size": 0.05}),
+    "sgld": (SGLD, {"step_size": 0.05, "steps": 6400, "thin": 32, "warmup": 400}),
     "sghmc": (SGHMC, {}),
     "underdamped": (UnderdampedLangevin, {}),
     "sgnht": (SGNHT, {}),

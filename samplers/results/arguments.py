@@ -1,5 +1,6 @@
 """Checks of tensors that callers pass: numbers, logits, probabilities, variances; and optional packages."""
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from recipe.errors import RecipeError
 
+STATE = "Pass what state_dict() returned."
 FINITE = "Leave out chains that diverged."
 
 
@@ -28,6 +30,13 @@ def tensor_of(where: str, what: str, value: Any, *, do: str = "Pass a tensor.") 
         return (value if torch.is_tensor(value) else torch.from_numpy(np.array(value))).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise RecipeError(where, f"{what} are not numbers ({error})", do=do) from error
+
+
+def check_tensors(where: str, values: Iterable[Any]) -> None:
+    """Refuses a state with anything in the place of a tensor."""
+    for x in values:
+        if not torch.is_tensor(x):
+            raise RecipeError(where, f"the state has a {type(x).__name__} in the place of a tensor", do=STATE)
 
 
 def expanded(where: str, name: str, x: torch.Tensor, shape: torch.Size, each: str) -> torch.Tensor:

@@ -49,15 +49,15 @@ class Agreement:
     halves: int
 
     def most(self, alpha: float) -> float:
-        """The bound that R-hat exceeds by chance with probability alpha: sqrt(1 + F/L).
+        """The bound that R-hat exceeds by chance with probability alpha: sqrt(1 + F/(L - 1)).
 
-        The means of m halves, each of L independent numbers, have a variance F W/L, where W is that of the numbers
-        and F is of Fisher's law with m - 1 and m (L - 1) degrees of freedom.
+        The means of m halves, each of L independent numbers among more, have a variance F W/L, where F is of Fisher's
+        law with m - 1 and m (L - 1) degrees of freedom, and W (1 - 1/L) is the variance inside of the halves.
         """
         from scipy.special import fdtri  # scipy is slow to import
 
-        size = max(self.within / self.halves, 1.5)
-        return math.sqrt(1 + float(fdtri(self.halves - 1, self.halves * (size - 1), 1 - alpha)) / size)
+        others = max(self.within / self.halves - 1, 0.5)
+        return math.sqrt(1 + float(fdtri(self.halves - 1, self.halves * others, 1 - alpha)) / others)
 
 
 def agreements_of(values: torch.Tensor) -> list[Agreement]:

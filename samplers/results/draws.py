@@ -1,6 +1,7 @@
 """The posterior draws of a sampling run, and their file."""
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
 from .arguments import package, tensor_of
+from .averages import Agreement
 from .findings import Report
 from .predicting import predictions_of
 from .report import ALPHA, TOLERANCE, Subject, report_of
@@ -410,11 +412,38 @@ class Draws(Mapping):
         values, account = storage.read(Path(path), "draws")
         try:
             step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
-            return cls(values, info=account["info"], step_sizes=step_sizes)
-        except (KeyError, TypeError) as error:
+            draws = cls(values, info=account["info"], step_sizes=step_sizes)
+            _check_record(draws)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if type(error) is RecipeError:
+                raise
             raise RecipeError(
                 str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again."
             ) from error
+        return draws
+
+
+def _check_record(draws: Draws) -> None:
+    """Raises the errors of plain data for a record that no run writes, as in a forged file."""
+    info = draws.info
+    if not all(type(step) is int and chain in range(draws.chains) for chain, step in draws.diverged.items()):
+        raise ValueError("chains have diverged that are not there")
+    if not all(0 <= share <= 1 for share in info.get("acceptance") or ()):
+        raise ValueError("an acceptance is no share")
+    if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):
+        raise ValueError("a number of steps is no count")
+    averages = info.get("averages") or {}
+    for name, numbers in (averages.get("kinetic_temperature") or {}).items():
+        if set(numbers) != {"value", "error", "freedom", "expected", "kick"} or not all(
+            map(math.isfinite, numbers.values())
+        ):
+            raise ValueError(f"the kinetic temperature of {name} is no average")
+    for numbers in (averages.get("thermostats") or {}).values():
+        if not Agreement(**numbers).most(ALPHA) > 1 or not numbers["r_hat"] > 0:
+            raise ValueError("a thermostat has no R-hat")
+    shown = [info.get(name, "") for name in ("recipe", "scheme", "report")]
+    if not all(text.replace("\n", "").isprintable() for text in (*draws, *shown)):
+        raise ValueError("a name has control characters")
 
 
 def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
-from .arguments import checked, distributions, expanded, noise_variances, tensor_of
+from .arguments import STATE, check_tensors, checked, distributions, expanded, noise_variances, tensor_of
 
 
 class _Means:
@@ -34,15 +35,14 @@ class _Means:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, bit for bit. Raises RecipeError for the state of something else."""
+        where = self._where("load_state_dict")
         if set(state) != {"draws", "weight", *self._names}:
-            raise RecipeError(
-                self._where("load_state_dict"),
-                f"the state has the entries {sorted(state)}",
-                do=f"Pass what state_dict() of a {type(self).__name__} returned.",
-            )
+            raise RecipeError(where, f"the state has the entries {sorted(state)}", do=STATE)
+        check_tensors(where, (state[name] for name in self._names))
+        draws = integer(where, "draws", state["draws"], least=0, most=2**63 - 1)
+        self._weight = float(number(where, "weight", state["weight"], least=0))
         self._means = {name: state[name].to(torch.float64, copy=True) for name in self._names}
-        self.draws = int(state["draws"])
-        self._weight = float(state["weight"])
+        self.draws = draws
 
     def _where(self, method: str) -> str:
         return f"{type(self).__name__}, {method}"

@@ -13,7 +13,7 @@ import torch
 LEAST = 4  # draws that a statistic needs
 TAILS = (0.05, 0.95)
 BINS = 512  # of a density
-AT_ONCE = 2**22  # numbers whose statistics are computed together
+AT_ONCE = 2**19  # numbers whose statistics are computed together
 
 
 def sample_size_of_ranks(values: torch.Tensor) -> torch.Tensor:
@@ -35,8 +35,10 @@ def sample_size_of_tails(values: torch.Tensor) -> torch.Tensor:
     """The smaller effective sample size of the two indicators x <= q, of the 5 % and the 95 % quantile q."""
 
     def statistic(x: torch.Tensor) -> torch.Tensor:
-        quantiles = torch.from_numpy(np.quantile(x.flatten(0, 1).numpy(), TAILS, axis=0, method="lower"))
-        return torch.fmin(*(_sample_size(_halves((x <= q).double())) for q in quantiles))  # nan for a constant
+        quantiles = torch.from_numpy(np.quantile(x.flatten(1).numpy(), TAILS, axis=1, method="lower"))
+        return torch.fmin(
+            *(_sample_size(_halves((x <= q[:, None, None]).double())) for q in quantiles)
+        )  # nan: constant
 
     return _per_component(values, statistic)
 
@@ -111,10 +113,12 @@ def flattened(x: torch.Tensor) -> torch.Tensor:
 
 def highest_density(values: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The ends of the shortest interval with this share of all draws, each `(*shape)` in float64."""
-    x = values.detach().to("cpu", torch.float64).flatten(0, 1).sort(0).values
-    inside = int(mass * len(x))
-    first = (x[inside:] - x[: len(x) - inside]).argmin(0, keepdim=True)
-    return x.gather(0, first)[0], x.gather(0, first + inside)[0]
+    x = flattened(values.detach().to("cpu", torch.float64)).flatten(0, 1).T.contiguous()
+    x = torch.from_numpy(np.sort(x.numpy(), axis=1))
+    inside = int(mass * x.shape[1])
+    first = (x[:, inside:] - x[:, : x.shape[1] - inside]).argmin(1, keepdim=True)
+    low, high = (x.gather(1, at).reshape(values.shape[2:]) for at in (first, first + inside))
+    return low, high
 
 
 def autocorrelation_time(values: torch.Tensor) -> torch.Tensor:
@@ -127,37 +131,45 @@ def split_r_hat(values: torch.Tensor) -> torch.Tensor:
 
     def statistic(x: torch.Tensor) -> torch.Tensor:
         x = _halves(x)
-        median = torch.from_numpy(np.median(x.flatten(0, 1).numpy(), axis=0))
-        folded = (x - median).abs()
+        median = torch.from_numpy(np.median(x.flatten(1).numpy(), axis=1))
+        folded = (x - median[:, None, None]).abs()
         return torch.maximum(_r_hat(_normal_scores(x)), _r_hat(_normal_scores(folded)))
 
     return _per_component(values, statistic, chains=2)
 
 
+# ---- of components `(components, chains, draws)`
+
+
 def _halves(x: torch.Tensor) -> torch.Tensor:
-    """Chains `(chains, draws, components)` cut in two, `(2 chains, draws // 2, components)`."""
-    half = x.shape[1] // 2
-    return torch.cat([x[:, :half], x[:, -half:]])
+    """Chains cut in two, `(components, 2 chains, draws // 2)`."""
+    half = x.shape[2] // 2
+    return torch.cat([x[:, :, :half], x[:, :, -half:]], 1)
 
 
 def _normal_scores(x: torch.Tensor) -> torch.Tensor:
     """The normal quantiles of the ranks over all chains, Phi^-1((rank - 3/8)/(number + 1/4)); ties share a rank."""
-    ordered, order = x.flatten(0, 1).T.contiguous().sort(1)
+    values = x.flatten(1)
+    order = torch.from_numpy(np.argsort(values.numpy(), axis=1))  # several times as fast as torch's
+    ordered = values.gather(1, order)
     number = ordered.shape[1]
-    place = torch.arange(1, number + 1, dtype=torch.float64, device=x.device).expand_as(ordered)
+    rank = torch.arange(1, number + 1, dtype=torch.float64, device=x.device)
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    first = place.where(is_new, 0.0).cummax(1).values
-    last = place.where(is_new.roll(-1, 1), number).flip(1).cummin(1).values.flip(1)
-    rank = torch.empty_like(ordered).scatter_(1, order, (first + last) / 2)
-    return torch.special.ndtri((rank - 3 / 8) / (number + 1 / 4)).T.reshape(x.shape)
+    if not is_new.all():
+        place = rank.expand_as(ordered)
+        first = place.where(is_new, 0.0).cummax(1).values
+        last = place.where(is_new.roll(-1, 1), number).flip(1).cummin(1).values.flip(1)
+        rank = (first + last) / 2
+    scores = torch.special.ndtri((rank - 3 / 8) / (number + 1 / 4))
+    return torch.empty_like(ordered).scatter_(1, order, scores.expand_as(ordered)).reshape(x.shape)
 
 
 def autocovariances(x: torch.Tensor) -> torch.Tensor:
-    """C_k = sum_t (x_t - m)(x_{t+k} - m)/draws of `(chains, draws, ...)` around the mean m of each chain, over k."""
-    draws = x.shape[1]
-    spectrum = torch.fft.rfft(x - x.mean(1, keepdim=True), n=2 * draws, dim=1).abs().square()
-    return torch.fft.irfft(spectrum, n=2 * draws, dim=1)[:, :draws] / draws
+    """C_k = sum_t (x_t - m)(x_{t+k} - m)/draws of `(..., draws)` around the mean m of each chain, over k."""
+    draws = x.shape[-1]
+    spectrum = torch.fft.rfft(x - x.mean(-1, keepdim=True), n=2 * draws)
+    return torch.fft.irfft((spectrum * spectrum.conj()).real, n=2 * draws)[..., :draws] / draws
 
 
 def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
@@ -166,22 +178,22 @@ def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
     rho_t = 1 - (W - C_t)/V, where C_t is the mean autocovariance of the chains, W their variance, and V that of all
     values, or of the chains alone where not `between`.
     """
-    chains, draws = x.shape[:2]
-    covariance = autocovariances(x).mean(0)
-    variance = covariance[0]
+    chains, draws = x.shape[1:]
+    covariance = autocovariances(x).mean(1)
+    variance = covariance[:, 0]
     if between and chains > 1:
-        variance = variance + x.mean(1).var(0)
-    rho = 1 - (covariance[0] * draws / (draws - 1) - covariance) / variance
-    rho[0] = 1.0
+        variance = variance + x.mean(2).var(1)
+    rho = 1 - (covariance[:, :1] * draws / (draws - 1) - covariance) / variance[:, None]
+    rho[:, 0] = 1.0
     last = max((draws - 3) // 2, 0)
-    pairs = rho[: 2 * last + 2].unflatten(0, (-1, 2)) if last else rho[None, :2]
-    sums = pairs.sum(1)
-    ended = torch.cat([sums[:-1] <= 0, torch.ones_like(sums[:1], dtype=torch.bool)]).to(torch.int8)
-    end = ended.argmax(0)
-    before = torch.arange(len(sums), device=x.device)[:, None] < end
-    total = (sums.cummin(0).values * before).sum(0)
-    even = pairs[:, 0].gather(0, end[None])[0]
-    kept = (even > 0) | (sums.gather(0, end[None])[0] >= 0)
+    pairs = rho[:, : 2 * last + 2].unflatten(1, (-1, 2)) if last else rho[:, None, :2]
+    sums = pairs.sum(2)
+    ended = torch.cat([sums[:, :-1] <= 0, torch.ones_like(sums[:, :1], dtype=torch.bool)], 1).to(torch.int8)
+    end = ended.argmax(1, keepdim=True)
+    before = torch.arange(sums.shape[1], device=x.device) < end
+    total = (sums.cummin(1).values * before).sum(1)
+    even = pairs[:, :, 0].gather(1, end)[:, 0]
+    kept = (even > 0) | (sums.gather(1, end)[:, 0] >= 0)
     tau = -1 + 2 * total + even * kept
     number = chains * draws
     return number / tau.clamp(min=1 / math.log10(number))
@@ -189,23 +201,24 @@ def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
 
 def _r_hat(x: torch.Tensor) -> torch.Tensor:
     """sqrt((B/W + n - 1)/n) of n draws: B is n times the variance of the chains' means, W their mean variance."""
-    draws = x.shape[1]
-    return ((draws * x.mean(1).var(0) / x.var(1).mean(0) + draws - 1) / draws).sqrt()
+    draws = x.shape[2]
+    return ((draws * x.mean(2).var(1) / x.var(2).mean(1) + draws - 1) / draws).sqrt()
 
 
 def _per_component(
     values: torch.Tensor, statistic: Callable[[torch.Tensor], torch.Tensor], chains: int = 1
 ) -> torch.Tensor:
-    """A statistic of `(chains, draws, components)` for all that have one; nan for the others."""
+    """A statistic of `(components, chains, draws)` for all components that have one; nan for the others."""
     x = flattened(values.detach().to("cpu", torch.float64))
     result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
         size = max(1, AT_ONCE // (x.shape[0] * x.shape[1]))
         for some in torch.arange(x.shape[2], device="cpu").split(size):
-            part = x[:, :, some]
-            low, high = part.flatten(0, 1).T.contiguous().aminmax(dim=1)
+            part = x[:, :, some].permute(2, 0, 1).contiguous()
+            low, high = part.flatten(1).aminmax(dim=1)
             varies = low.isfinite() & high.isfinite() & (low < high)
             if varies.any():
-                part = part[:, :, varies]
-                result[some[varies]] = statistic((part - part.mean((0, 1))) / part.std((0, 1)))
+                part = part if varies.all() else part[varies]
+                sd, mean = torch.std_mean(part, (1, 2), keepdim=True)
+                result[some[varies]] = statistic((part - mean) / sd)
     return result.reshape(values.shape[2:])

@@ -11,7 +11,7 @@ from integrators import noise, streams
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .arguments import FINITE
+from .arguments import FINITE, STATE, check_tensors
 
 
 class SWAG:
@@ -113,8 +113,12 @@ class SWAG:
         if state["rank"] != self.rank:
             what = f"the state is of rank {state['rank']}, this of rank {self.rank}"
             raise RecipeError(where, what, do=f"Make SWAG(rank={state['rank']}).")
-        self.count = int(state["count"])
-        self._like = dict(state["like"])
+        count = integer(where, "count", state["count"], least=0, most=2**63 - 1)
+        like, deviations = dict(state["like"]), list(state["deviations"])
+        check_tensors(where, [*like.values(), *deviations, state["mean"], state["variance"]])
+        if len(deviations) != min(count, self.rank):
+            raise RecipeError(where, f"the state has {len(deviations)} deviations of {count} draws", do=STATE)
+        self.count, self._like = count, like
         self._mean = state["mean"].clone()
         self._variance = state["variance"].clone()
         self._deviations = deque((deviation.clone() for deviation in state["deviations"]), maxlen=self.rank)

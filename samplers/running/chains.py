@@ -156,6 +156,15 @@ class Chains:
         for name, x in self._tensors().items():
             if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
                 raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
+        moved, lost = account["moved"], (~tensors["alive"]).nonzero().flatten().tolist()
+        if type(moved) is not int or moved < 0:
+            raise ValueError(f"moved = {moved!r} is no number of steps")
+        if sorted(account["diverged"]) != sorted(map(str, lost)):
+            raise ValueError("the chains that have diverged are not those that are lost")
+        if not all(type(step) is int and 0 <= step <= moved for step in account["diverged"].values()):
+            raise ValueError("a chain has diverged after the run")
+        if type(account["reason"]) is not str:
+            raise ValueError("the reason of a loss is no text")
 
     def _take(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         values = {name: x.to(self.alive.device) for name, x in tensors.items()}

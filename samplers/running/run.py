@@ -8,7 +8,7 @@ from typing import Any
 from integrators import operators
 from integrators.adapting import constant
 from integrators.metropolis import MetropolisedStep
-from recipe.errors import warn
+from recipe.errors import RecipeError, warn
 
 from ..results.draws import Draws
 from .chains import Chains, Diverged
@@ -48,6 +48,9 @@ class Run:
         shown = Progress(self.plan, self.chains, record, inputs=self.inputs, progress=progress)
         with record, until_interrupted() as interrupted, shown:
             record.resume(self.chains)
+            if self.chains.moved > self.plan.length:
+                what = f"the folder holds {self.chains.moved} of {self.plan.length} steps"
+                raise RecipeError(self.chains.where, what, do="Choose another folder.")
             shown.update(self.chains.moved)
             try:
                 for moves in drive(self.plan, self.chains, self.kernel, self.stops):

@@ -148,7 +148,7 @@ class Checkpoint:
     def _take_up(self, states: dict) -> None:
         """Loads the states into the parts: into all, or into none."""
         if states.keys() != self.parts.keys():
-            what = f"it holds the states of {', '.join(states)}, here are {', '.join(self.parts)}"
+            what = f"it holds the states of {', '.join(map(str, states))}, here are {', '.join(self.parts)}"
             raise RecipeError(self.where, what, do="Pass the same parts.")
         before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
         touched = []

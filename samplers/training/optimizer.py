@@ -337,7 +337,11 @@ class Optimizer(torch.optim.Optimizer):
             )
             if other != mine:
                 raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
-            number = state.get("num_data")
+            missing = [name for name in group if name not in state]
+            if missing:
+                what = f"group {index} of the state has no {', '.join(missing)}"
+                raise RecipeError(where, what, do="Load what state_dict() gave.")
+            number = state["num_data"]
             if number != group["num_data"]:
                 what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
                 raise RecipeError(where, what, do="Pass the num_data of that run.")
@@ -346,6 +350,8 @@ class Optimizer(torch.optim.Optimizer):
         try:
             self._take_precise(state_dict)
             for index, group in enumerate(self.param_groups):
+                integer(where, "step_number", group["step_number"], least=0, most=2**63 - 1)
+                self.settings(group)
                 take_up(where, self.sampler.recipe, group, self.state, index)
         except RecipeError:
             self.__setstate__(before)

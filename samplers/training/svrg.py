@@ -9,6 +9,7 @@ from torch.func import functional_call
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from ..results.arguments import check_tensors
 from ..target.layers import fault_of
 from ..target.means import check_mean, chunks
 from .minibatches import Minibatches, Rows
@@ -102,6 +103,8 @@ class SVRG:
         if state["every"] != self.every:
             what = f"it is the state of every = {state['every']}, here it is {self.every}"
             raise RecipeError(where, what, do="Make the same one.")
+        steps = integer(where, "steps", state["steps"], least=0)
+        check_tensors(where, [*state["snapshot"].values(), *state["gradient"].values()])
         mine = _shapes(self.weights)
         for tensors in (state["snapshot"], state["gradient"]):
             shapes = _shapes(tensors)
@@ -112,7 +115,7 @@ class SVRG:
             {name: x.to(self.weights[name], copy=True) for name, x in state[key].items()}
             for key in ("snapshot", "gradient")
         )
-        self.steps = state["steps"]
+        self.steps = steps
 
     def _gradients(self) -> Weights:
         """p.grad of all weights."""
