@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 import pytest
-from orders import slopes
+from orders import defect, slopes
 from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC, compiled
 
 from integrators import compile
@@ -17,7 +17,6 @@ from recipe import Recipe, euler, force, friction, noise, numerical, positive, v
 from samplers import UnderdampedLangevin, catalogue
 from samplers.testing.cases import DENSE, METRIC
 from samplers.testing.mutation import planted
-from samplers.testing.one_step import defect
 from samplers.testing.quadrature import boltzmann, gaussian
 from samplers.testing.quadrature import gamma as gamma_law
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS, standard_score
+from orders import defect
 
 from integrators import compile
 from samplers import SGRLDCIR, SGRLDSimplex
 from samplers.testing.mutation import planted
-from samplers.testing.one_step import defect
 from samplers.testing.quadrature import gamma
 
 A = 0.1

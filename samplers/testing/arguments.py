@@ -9,18 +9,15 @@ import numpy as np
 import torch
 from sympy import Expr
 
-import integrators
-from integrators.backends.loading import load
-from integrators.backends.torch import value_module
 from integrators.operators import Field
 from integrators.step import Step
-from recipe import Energy, Recipe, grad, potential, scalar, vector
-from recipe.arrays import of_arrays
+from recipe import Recipe
 from recipe.domains import NAMED, Domain
 from recipe.operators import Operator
 from recipe.symbols import Block
 
 from .cases import case_of
+from .interpreter import evaluate
 
 STEP_SIZE, TEMPERATURE, NUM_DATA = 0.13, 1.25, 3
 Values = dict[str, Any]
@@ -196,77 +193,44 @@ def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
 
 
 @cache
-def derivatives(energy: Energy) -> dict[str, Callable[[Any], Any]]:
-    """The gradient, curvature and value of U, functions of arrays or tensors, or of dicts of them by block.
+def derivatives(U: Expr, coordinates: tuple[Expr, ...]) -> dict[str, Callable[[Any], Any]]:
+    """The value, gradient and curvature of U, functions of arrays or tensors, or of dicts of them by block.
+
+    `coordinates`: blocks, or symbols for the coordinates of one block.
 
     >>> from recipe import total
     >>> theta = vector("theta")
-    >>> derivatives(Energy(theta, U=total(theta**4)))["gradient"](np.array([[1.0, 2.0]]))
+    >>> derivatives(total(theta**4), (theta,))["gradient"](np.array([[1.0, 2.0]]))
     array([[ 4., 32.]])
     """
-    named = all(isinstance(b, Block) for b in energy.coordinates)
-    blocks = tuple((vector if b.is_vector else scalar)(b.name) for b in energy.coordinates if named) or (
-        vector("theta"),
-    )
-    energy = Energy(blocks, U=energy.U.xreplace(dict(zip(energy.coordinates, blocks)))) if named else energy
-    U = potential(*blocks)
-    target = blocks if len(blocks) > 1 else blocks[0]
-    D = {b: 1 / (1 + grad(U, b) ** 2) for b in blocks}  # so that the step reads the curvature
-    step = integrators.compile(Recipe(name="reader", state=blocks, target=target, H=U, D=D), "Euler", energy=energy)
-    functions = step.namespace | load(value_module(step.program), "<U>")
-    return {name: _on_arrays_too(functions[name]) for name in ("gradient", "curvature", "value")}
+    blocks = [c for c in coordinates if isinstance(c, Block)]
 
-
-def derivatives_of_a_site(blocks: Sequence[Block], U: Expr) -> dict[str, Callable[[Any], Any]]:
-    """The value, gradient and curvature of the sum over sites of a formula of vector and scalar blocks, of tensors.
-
-    >>> w, s = vector("w"), scalar("s")
-    >>> fields = derivatives_of_a_site((w, s), w**2 * s)
-    >>> at = {"w": torch.ones(1, 3), "s": torch.full((1,), 2.0)}
-    >>> fields["value"](at), fields["gradient"](at)["w"], fields["gradient"](at)["s"]
-    (tensor([6.]), tensor([[4., 4., 4.]]), tensor([3.]))
-    """
-
-    def of_chains(formulas: Sequence[Expr], kinds: Sequence[bool]) -> Callable[[Mapping[str, Any]], list]:
-        functions = of_arrays([blocks], list(formulas))
+    def function(formulas, kinds):
+        """The values of formulas of the coordinates, each for every site or, by its kind, for every chain."""
 
         def values(at):
-            arrays = {b: np.asarray(at[b.name]) for b in blocks}
-            whole = next((x for b, x in arrays.items() if b.is_vector), next(iter(arrays.values())))
-            answers = functions([x if b.is_vector else _per_chain(x, whole) for b, x in arrays.items()])
-            full = (np.broadcast_to(x, whole.shape).reshape(len(whole), -1) for x in answers)
-            return [torch.tensor(x.reshape(whole.shape) if per_site else x.sum(1)) for x, per_site in zip(full, kinds)]
+            by_name = at if isinstance(at, dict) else {blocks[0].name if blocks else "": at}
+            arrays = {name: np.asarray(x) for name, x in by_name.items()}
+            whole = max(arrays.values(), key=np.ndim) if blocks else arrays[""][:, :1]
+            columns = [arrays[b.name] for b in blocks] or [*arrays[""].T]
+            known = {c: x if x.ndim == whole.ndim else _per_chain(x, whole) for c, x in zip(coordinates, columns)}
+            answers = (np.broadcast_to(evaluate(e, known, whole.shape), whole.shape) for e in formulas)
+            found = [x if is_site else x.reshape(len(x), -1)[:, 0] for x, is_site in zip(answers, kinds)]
+            return [torch.tensor(x) for x in found] if torch.is_tensor(next(iter(by_name.values()))) else found
 
         return values
 
-    def derivative(order: int) -> Callable[[Any], Any]:
-        names = [b.name for b in blocks]
-        of_all = of_chains([U.diff(b, order) for b in blocks], [b.is_vector for b in blocks])
-        if len(names) == 1:
-            return lambda at: of_all({names[0]: at})[0]
-        return lambda at: dict(zip(names, of_all(at)))
+    def derivative(order):
+        kinds = [bool(blocks) and c.is_vector for c in coordinates]
+        of_all = function([U.diff(c, order) for c in coordinates], kinds)
+        if not blocks:
+            return lambda at: (torch.stack if torch.is_tensor(at) else np.stack)(of_all(at), 1)
+        if len(blocks) == 1:
+            return lambda at: of_all(at)[0]
+        return lambda at: dict(zip([b.name for b in blocks], of_all(at)))
 
-    whole = of_chains([U], [False])
-    single = blocks[0].name if len(blocks) == 1 else ""
-    return {
-        "value": lambda at: whole({single: at} if single else at)[0],
-        "gradient": derivative(1),
-        "curvature": derivative(2),
-    }
-
-
-def _on_arrays_too(function):
-    """Wraps a function of tensors, or of a dict of them, so that arrays give arrays."""
-
-    def answer(at):
-        blocks = at if isinstance(at, dict) else {"": at}
-        if all(map(torch.is_tensor, blocks.values())):
-            return function(at)
-        there = {name: torch.as_tensor(np.array(x)) for name, x in blocks.items()}
-        result = function(there if blocks is at else there[""])
-        return {name: x.numpy() for name, x in result.items()} if isinstance(result, dict) else result.numpy()
-
-    return answer
+    whole = function([U], [False])
+    return {"value": lambda at: whole(at)[0], "gradient": derivative(1), "curvature": derivative(2)}
 
 
 # ---- arrays, tensors and devices

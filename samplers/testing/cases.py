@@ -14,6 +14,8 @@ from ..stock import catalogue
 HAMILTONIAN = ("Euler", "B A O A B", "A B O B A", "O B A B O", "F A", "A F A")
 THERMOSTATTED = ("Euler", "B A' O A' B", "F A'", "A' F A'")
 SPIKE: dict[str, Any] = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
+PRIOR = {"sigma": 1.2, "delta": 0.4}
+FRICTION = {"m": 1.7, "C": 1.4, "B": 0.2}
 SQUARES = {"squared_residuals": lambda theta: 1 + (theta**2).reshape(len(theta), -1).sum(1)}
 
 
@@ -82,10 +84,10 @@ TABLE = {
     "isgd-ideal": row(lam=3.0, B=0.8, step_size=1.0),
     "isgd": row(mu=0.4, warmup_steps=3.0, step_size=1.0),
     "underdamped-langevin": row(*HAMILTONIAN, m=1.7, gamma=1.1),
-    "sghmc": row(*HAMILTONIAN, "G A", m=1.7, C=1.4, B=0.2),
+    "sghmc": row(*HAMILTONIAN, "G A", **FRICTION),
     "sghmc-adaptive": row(*HAMILTONIAN, gamma=1.1, lam=0.3),
     "sgrhmc": row(bind=METRIC),
-    "sghmc-relativistic": row("W R A", m=1.7, c=1.3, C=1.4, B=0.2),
+    "sghmc-relativistic": row("W R A", **FRICTION, c=1.3),
     "mala": row(G=0.6),
     "hmc": row(m=1.7),
     "hmc-randomised": row("B A R A B", m=1.7, nu=0.9),
@@ -95,19 +97,13 @@ TABLE = {
     "atmc": row(*THERMOSTATTED, m=1.7, mu=1.6, Dmin=0.8, B=0.2),
     "atmc-relativistic": row(m=1.7, c=1.3, mu=1.6, Dmin=0.8, B=0.2),
     "santa": row("Euler", sigma=0.8, lam=0.3),
-    "sgld-sa": row(observe=SQUARES, decay=0.6, **SPIKE),
-    "sgld-sa-marginal": row(sigma=1.2, delta=0.4, **SPIKE),
-    "sgld-sa-gibbs": row(sigma=1.2, delta=0.4, **SPIKE),
-    "sgld-sa-classification": row(decay=0.6, **SPIKE),
-    "sgld-sa-classification-marginal": row(sigma=1.2, delta=0.4, **SPIKE),
-    "sgld-sa-classification-gibbs": row(sigma=1.2, delta=0.4, **SPIKE),
-    "sghmc-sa": row("F A", observe=SQUARES, m=1.7, C=1.4, B=0.2, decay=0.6, **SPIKE),
-    "sghmc-sa-marginal": row("F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    "sghmc-sa-gibbs": row(sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    "sghmc-sa-classification": row("F A", decay=0.6, m=1.7, C=1.4, B=0.2, **SPIKE),
-    "sghmc-sa-classification-marginal": row("F A", sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
-    "sghmc-sa-classification-gibbs": row(sigma=1.2, delta=0.4, m=1.7, C=1.4, B=0.2, **SPIKE),
 }
+for _likelihood, _observe in (("", SQUARES), ("-classification", {})):
+    for _mode, _given in {"": {"decay": 0.6}, "-marginal": PRIOR, "-gibbs": PRIOR}.items():
+        _seen = {} if _mode else _observe
+        _words = () if _mode == "-gibbs" else ("F A",)
+        TABLE[f"sgld-sa{_likelihood}{_mode}"] = row(observe=_seen, **_given, **SPIKE)
+        TABLE[f"sghmc-sa{_likelihood}{_mode}"] = row(*_words, observe=_seen, **FRICTION, **_given, **SPIKE)
 
 
 class Cases(Mapping[str, Case]):

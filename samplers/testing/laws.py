@@ -15,7 +15,7 @@ from recipe.symbols import temperature as T
 
 from .densities import closed, density, separate
 from .features import features_over
-from .generator import BOUND, Generator, generator_at_one_site
+from .generator import BOUND, Generator
 from .grids import Group, Points, Unresolved, law_of
 from .metropolis import metropolis
 from .one_step import fitting_degree
@@ -101,13 +101,7 @@ class Law:
         """E[L phi] over its terms, by monomial phi: plus the quadrature's error, or the part of draws beyond chance."""
         features = features_over(self.recipe, self.sites)
         if self.has_grid:
-            try:
-                generator = generator_at_one_site(
-                    sde.tempered_drift, sde.D, self.recipe.H, self.recipe.state, **self.options
-                )
-                return generator.defects(features=features)
-            except Unresolved:
-                pass
+            return self._generator(sde, self.weighted).defects(DEGREE, features)
         degree = fitting_degree(len(features), DEGREE)
         most = MOST_OF_THE_GENERATOR
         fits = (n for n in NODES if self.composition.rule(n, most) is not None)

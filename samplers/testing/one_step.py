@@ -20,7 +20,7 @@ from integrators.variates import Time
 from recipe.arrays import whole_power
 
 from .arguments import stepped
-from .quadrature import Rule, gamma, gaussian, grid, legendre
+from .quadrature import gamma, gaussian, grid, legendre
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 Powers = tuple[int, ...]  # exponents of a monomial
@@ -195,18 +195,7 @@ def _of_points(parameter, numbers):
 BY_NODES = {"poisson": _poisson, "gamma": _gamma}
 
 
-# ---- the defect of a step
-
-
-def defect(
-    step: Step, law: Mapping[str, Rule], h: float, gradient: Callable | None, *, degree: int = 4, **options: Any
-) -> np.ndarray:
-    """E[phi(step(z, w))] - E[phi(z)] for all monomials phi up to a degree; `law`: block name -> (points, weights).
-
-    `options`: of `transition`.
-    """
-    before, after, weights = transition(step, *grid(law[b.name] for b in step.recipe.state), h, gradient, **options)
-    return moments(after, weights, degree) - moments(before, weights, degree)
+# ---- moments
 
 
 def exponents(coordinates: int, degree: int) -> list[Powers]:

@@ -28,7 +28,8 @@ from .quadrature import hermite, legendre
 
 def _inputs_and_derivatives(step, at, energy):
     """The inputs and derivatives of U for a property, as given, or by default."""
-    return at or inputs(step, varied=True), derivatives(energy or _quartic(step.recipe.targets))
+    energy = energy or _quartic(step.recipe.targets)
+    return at or inputs(step, varied=True), derivatives(energy.U, energy.coordinates)
 
 
 def _quartic(blocks):

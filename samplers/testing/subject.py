@@ -20,11 +20,11 @@ from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
-from recipe.symbols import Block, Partial, Potential, num_data, step_number, step_size
+from recipe.symbols import Block, Partial, Potential, is_site, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
 
 from ..stock import named
-from .arguments import NUM_DATA, TEMPERATURE, derivatives_of_a_site
+from .arguments import NUM_DATA, TEMPERATURE, derivatives
 from .cases import Case, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
@@ -154,7 +154,7 @@ class Subject:
         return {name: self._derivatives_of(energies) for name, energies in self.energies.items()}
 
     def _derivatives_of(self, energies):
-        by_key = {U.key: derivatives_of_a_site(U.blocks, V) for U, V in energies.items()}
+        by_key = {U.key: derivatives(total(V) if is_site(V) else V, U.blocks) for U, V in energies.items()}
         if not self.recipe.is_by_name:
             return by_key["U"]
         return {order: {key: own[order] for key, own in by_key.items()} for order in DERIVATIVES.values()}
