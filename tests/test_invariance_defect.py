@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 from orders import defect, slopes
+from spike_and_slab import LATENTS, PRIOR, SPIKE, drawn, mixed, others, shrunk, sigma
 from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC, compiled
 
 from integrators import compile
@@ -76,33 +77,7 @@ def simplex_gradient(x):
     return 0.6 * (x - 6)
 
 
-v0, v1, ridge, sparse, sigma, delta, kappa = 0.3, 2.0, 0.7, 0.6, 1.2, 0.4, 2.1
-SPIKE = {"v0": v0, "v1": v1, "ridge": ridge, "sparse": sparse}
 BINARY = {"gamma": (np.arange(2.0), np.full(2, 0.5))}
-PRIOR = SPIKE | {"sigma": sigma, "delta": delta}
-LATENTS = {"rho": 0.35, "kappa": kappa, "sigma": sigma, "delta": delta}
-
-
-def normal(x, v):
-    return np.exp(-(x**2) / (2 * sigma**2 * v)) / np.sqrt(v)
-
-
-def others(x):
-    return (1 - sparse) * ridge * x**2 / 2
-
-
-def shrunk(x):
-    return others(x) + sparse * kappa * x**2 / (2 * sigma**2)
-
-
-def mixed(x):
-    return others(x) - sparse * np.log((1 - delta) * normal(x, v0) + delta * normal(x, v1))
-
-
-def drawn(x, g):
-    """The energy between a weight and its binary gamma."""
-    odds = np.log(v1 / v0) / 2 - np.log(delta / (1 - delta))
-    return sparse * (((1 - g) / v0 + g / v1) * x**2 / (2 * sigma**2) + g * odds)
 
 
 # ---- samplers

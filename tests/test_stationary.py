@@ -17,6 +17,7 @@ import torch
 from covering import EVERY_MECHANISM, covering
 from error_budget import ALPHA, BUDGET, CLAIMS, Z, beyond, standard_score
 from many_steps import CoordinateLaw, SchemeLaw, normal
+from spike_and_slab import LATENTS, PRIOR, SPIKE, drawn, mixed, others, shrunk, sigma
 from zoo import BANANA
 
 import integrators
@@ -165,37 +166,8 @@ MAXWELL = {"p": lambda m, **_: normal(0, m * T)}
 HEAVY = {"C": 1.4, "m": 1.7}
 
 
-# the spike-and-slab prior, at the parameters of one site
-PRIOR = {"v0": 0.3, "v1": 2.0, "ridge": 0.7, "sparse": 0.6}
-SIGMA, KAPPA, DELTA = 1.2, 2.1, 0.4
-LATENTS = {"rho": 0.35, "kappa": KAPPA, "sigma": SIGMA, "delta": DELTA}
-
-
-def others(z):
-    return 0.4 * 0.7 * z**2 / 2
-
-
-def shrunk(z):
-    return others(z) + 0.6 * KAPPA * z**2 / (2 * SIGMA**2)
-
-
-def component(z, v):
-    return np.exp(-(z**2) / (2 * SIGMA**2 * v)) / np.sqrt(v)
-
-
-def mixed(z):
-    return others(z) - 0.6 * np.log((1 - DELTA) * component(z, 0.3) + DELTA * component(z, 2.0))
-
-
-def drawn(z, g):
-    return 0.6 * (
-        ((1 - g) / 0.3 + g / 2.0) * z**2 / (2 * SIGMA**2) + g * (np.log(2.0 / 0.3) / 2 - np.log(DELTA / (1 - DELTA)))
-    )
-
-
-SPIKED = quartic_law(SIGMA**2, others)
+SPIKED = quartic_law(sigma**2, others)
 SPIKED_CLASSES = quartic_law(1, others)  # of a classification, where U stands as it is
-CLASSES = {"sigma": SIGMA, "delta": DELTA, **PRIOR}
 
 
 def spiked(generator, shape, law=SPIKED):
@@ -424,17 +396,17 @@ RUNS = {
         0.04,
         80,
         bias=0.05,
-        parameters=PRIOR,
+        parameters=SPIKE,
         adapted=LATENTS,
         degree=20,
-        target=quartic_law(SIGMA**2, shrunk),
+        target=quartic_law(sigma**2, shrunk),
     ),
     "sgld-sa-classification": Run(
         catalogue["sgld-sa-classification"],
         0.04,
         80,
         bias=0.05,
-        parameters=PRIOR,
+        parameters=SPIKE,
         adapted=LATENTS,
         degree=20,
         target=quartic_law(1, shrunk),
@@ -444,16 +416,16 @@ RUNS = {
         0.04,
         80,
         bias=0.05,
-        parameters=CLASSES,
+        parameters=PRIOR,
         degree=20,
-        target=quartic_law(SIGMA**2, mixed),
+        target=quartic_law(sigma**2, mixed),
     ),
     "sgld-sa-gibbs": Run(
         catalogue["sgld-sa-gibbs"],
         0.04,
         80,
         bias=0.05,
-        parameters=CLASSES,
+        parameters=PRIOR,
         degree=20,
         target=SPIKED,
         auxiliary={"gamma": coin},
@@ -465,10 +437,10 @@ RUNS = {
         0.2,
         40,
         bias=5e-3,
-        parameters=PRIOR | HEAVY,
+        parameters=SPIKE | HEAVY,
         adapted=LATENTS,
         degree=8,
-        target=quartic_law(SIGMA**2, shrunk),
+        target=quartic_law(sigma**2, shrunk),
         auxiliary=MAXWELL,
     ),
     "sghmc-sa-classification": Run(
@@ -476,7 +448,7 @@ RUNS = {
         0.2,
         40,
         bias=5e-3,
-        parameters=PRIOR | HEAVY,
+        parameters=SPIKE | HEAVY,
         adapted=LATENTS,
         degree=8,
         target=quartic_law(1, shrunk),
@@ -487,9 +459,9 @@ RUNS = {
         0.2,
         40,
         bias=5e-3,
-        parameters=CLASSES | HEAVY,
+        parameters=PRIOR | HEAVY,
         degree=8,
-        target=quartic_law(SIGMA**2, mixed),
+        target=quartic_law(sigma**2, mixed),
         auxiliary=MAXWELL,
     ),
     "sghmc-sa-gibbs": Run(
@@ -497,7 +469,7 @@ RUNS = {
         0.2,
         40,
         bias=5e-3,
-        parameters=CLASSES | HEAVY,
+        parameters=PRIOR | HEAVY,
         degree=8,
         target=SPIKED,
         auxiliary={**MAXWELL, "gamma": coin},
@@ -785,10 +757,7 @@ def test_dense_D_and_Q_keep_a_banana():
 
 @pytest.mark.parametrize(
     "text, other, statistic",
-    [
-        ("2*temperature/3", "0", "y"),
-        ("temperature/3 - g_x", "1/3 - g_x", "x"),
-    ],
+    [("2*temperature/3", "0", "y"), ("temperature/3 - g_x", "1/3 - g_x", "x")],
     ids=["Gamma-of-y-dropped", "Gamma-of-x-without-T"],
 )
 def test_a_mutant_of_the_banana_sampler_is_seen(text, other, statistic, plant):
@@ -840,10 +809,7 @@ def test_a_memory_kernel_keeps_the_target():
 
 @pytest.mark.parametrize(
     "text, other, statistic",
-    [
-        ("2*temperature/5", "0*temperature", "s r"),
-        ("13*temperature/10", "13/10", "s^2"),
-    ],
+    [("2*temperature/5", "0*temperature", "s r"), ("13*temperature/10", "13/10", "s^2")],
     ids=["uncorrelated-noise", "one-noise-without-T"],
 )
 def test_a_mutant_of_the_memory_kernel_is_seen(text, other, statistic, plant):

@@ -191,10 +191,7 @@ PAPERS = {
     "hmc": lambda at: ([at.p / at.m, -at.g], {}),
     "hmc-randomised": lambda at: ([at.p / at.m, -at.g], {}),
     "ghmc": lambda at: ([at.p / at.m, -at.g - at.gamma * at.p], {at.p: at.gamma * at.m}),
-    "sgnht": lambda at: (
-        [at.p, -at.g - at.xi * at.p, (total(at.p**2) / total(1) - 1) / at.mu],
-        {at.p: at.A},
-    ),
+    "sgnht": lambda at: ([at.p, -at.g - at.xi * at.p, (total(at.p**2) / total(1) - 1) / at.mu], {at.p: at.A}),
     "msgnht": lambda at: ([at.p, -at.g - at.xi * at.p, (at.p**2 - 1) / at.mu], {at.p: at.A}),
     "atmc": atmc,
     "atmc-relativistic": relativistic_atmc,

@@ -9,13 +9,13 @@ from itertools import product
 
 import numpy as np
 import torch
-from sympy import Rational, S, Symbol, diff, sqrt
+from sympy import Rational, S, Symbol, diff
 
-from integrators.functions import MatrixOU, braked, phi1
 from integrators.lower import lower
 from integrators.predicted import At
 from integrators.program import verify
 from integrators.scheme import Scheme
+from integrators.split import all_letters, split
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError, total
 from recipe.algebra import vanishes
@@ -196,21 +196,9 @@ def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | 
         _agree(twice, once, 1e-9, equation)
 
 
-def _divergence(flow):
-    """The divergence of the vector field of a flow without noise, dF_t/dt at t = 0."""
-
-    def of_matrix(part, i, j, size, time, *A):
-        if part.name == "M":
-            return int(i == j) - time * A[int(i * size + j)]
-        return time * int(i == j)
-
-    def at_small_t(e):
-        e = e.replace(phi1, lambda x: 1 + x / 2)
-        e = e.replace(braked, lambda y, s: y - s * y / sqrt(1 + y**2))
-        return e.replace(MatrixOU, of_matrix)
-
-    field = {b: diff(at_small_t(e), duration).subs(duration, 0) for b, e in flow.updates.items()}
-    return sum(total(diff(f, b)) if b.is_vector else diff(f, b) for b, f in field.items())
+def _divergence(piece):
+    """The divergence of the drift of a piece."""
+    return sum(total(diff(f, b)) if b.is_vector else diff(f, b) for b, f in piece.drift.items())
 
 
 def volume_is_preserved(
@@ -221,9 +209,10 @@ def volume_is_preserved(
     state, noise = (each(lambda x: x[:1], part) for part in at[:2])
     one = Inputs(state, noise, at.parameters).tensors
     kept = []
+    pieces = split(step.recipe, step.scheme, all_letters(step.recipe, step.pieces))
     for letter, flow in _pieces(step).items():
         moves = flow.exact and flow.updates and not flow.draws
-        if not (moves and vanishes(_divergence(flow))):
+        if not (moves and vanishes(_divergence(pieces[letter]))):
             continue
         J = _jacobian(_alone(step, letter), [b.name for b in flow.updates], one, slopes, h)
         error = abs(float(torch.linalg.det(J)) - 1)

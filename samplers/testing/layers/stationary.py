@@ -10,15 +10,7 @@ from integrators.domains import in_domain
 from ..one_step import exponents, monomial
 from ..results import Inapplicable, Result, Results
 from ..subject import Subject
-from .chains import (
-    exact_start,
-    features_by_site,
-    mirrored_chains,
-    moved_chains,
-    noise_of,
-    sites_of_a_run,
-    worst_moment,
-)
+from .chains import exact_start, features_by_site, mirrored_chains, moved_chains, noise_of, sites_of_a_run, worst_moment
 from .defect import is_resolved, moved, one_step_defect
 
 BOUND = 7.5  # standard errors, exceeded by a right sampler once in 1e13 comparisons
