@@ -38,52 +38,34 @@ def first_look(experiment: Experiment) -> tuple[float, float] | None:
     if not (experiment.stays(law, T, h, theta) and experiment.stays(law, T, h, other)):
         return None
     moved = ~((theta == init) & (other == init)).all(1)
+    still = 1 - float(moved.double().mean())
+    text = f"{still:.0%} of the chains end where they started, for two seeds"
+    if not experiment.keeps("does not move", "chains that end where they started", still, 0.9, text):
+        return None
+    if still > 0.01:
+        experiment.findings.append(f"{still:.0%} of the chains have not moved: a smaller step size would see more")
     width = float((theta.double().numpy().std(0) / law.moments(T)[1]).mean())
-    if not (_moves(experiment, moved) and _heeds_seeds(experiment, theta[moved], other[moved], width)):
+    same = float((theta == other)[moved].all(1).double().mean())
+    text = f"{same:.0%} of the chains are the same for two seeds"
+    text += "; and all are at one point: there is no noise" if width < 0.1 else ""
+    if not experiment.keeps("seed ignored", "chains that are the same for two seeds", same, 0.01, text):
         return None
     if not torch.equal(theta, experiment.run(law, init, T, h, seed=seed)):
         experiment.findings.append("not reproducible: one seed gave two different runs")
     x, y = theta.double().numpy(), other.double().numpy()
-    _compare_seeds(experiment, x, y, law.moments(T)[1], width)
-    _compare_chains(experiment, x)
+    _compare_chains(experiment, x, y, law.moments(T)[1], width)
     later = experiment.run(law, init, T, h, seed=seed, time=2 * experiment.time)
     return _correlation(init.numpy(), x), _correlation(x, later.double().numpy())
 
 
-def _moves(experiment, moved):
-    """Whether chains move."""
-    still = 1 - float(moved.double().mean())
-    text = f"{still:.0%} of the chains end where they started, for two seeds"
-    if not experiment.keeps("does not move", "chains that end where they started", still, 0.9, text):
-        return False
-    if still > 0.01:
-        experiment.findings.append(
-            f"{still:.0%} of the chains have not moved in time {experiment.time:g}: a smaller step size would see more"
-        )
-    return True
-
-
-def _heeds_seeds(experiment, theta, other, width):
-    """Whether two seeds give different draws."""
-    same = float((theta == other).all(1).double().mean())
-    text = f"{same:.0%} of the chains are the same for two seeds"
-    if width < 0.1:
-        text += "; and all are at one point: there is no noise"
-    return experiment.keeps("seed ignored", "chains that are the same for two seeds", same, 0.01, text)
-
-
-def _compare_seeds(experiment, x, y, sd, width):
-    """Checks that means over chains are as far apart for two seeds as means of independent chains."""
+def _compare_chains(experiment, x, y, sd, width):
+    """Checks that chains are not correlated, and that means for two seeds are apart as of independent chains."""
     error = np.maximum(np.sqrt((x.var(0) + y.var(0)) / len(x)), 1e-12 * sd)
     offset = (abs(x.mean(0) - y.mean(0)) / error).max()
     statistic = "distance of the means for two seeds, in standard errors"
     text = f"the means over {len(x)} chains for two seeds are {offset:.2g} standard errors apart"
     text += f", and the chains {width:.2g} of the exact width"
     experiment.keeps("noise shared across chains", statistic, offset, experiment.threshold, text)
-
-
-def _compare_chains(experiment, x):
-    """Checks that no two chains are correlated."""
     lag, r, score = likeness(x)
     statistic = f"correlation of chains {lag} apart, in standard errors"
     text = f"chains that are {lag} apart have the correlation {r:.2f}"
@@ -156,7 +138,8 @@ def _measure(experiment, law, T):
         experiment.time *= 2 if doubling else 1
         steps = max(1, round(experiment.time / experiment.step_sizes[-1]))
         start, seed = _start(experiment, law, T), experiment.new_seed()
-        cells, draws = [], []
+        cells: list[Cell] = []
+        draws: list[np.ndarray] = []
         for h in reversed(experiment.step_sizes):
             cell, of_cell, apart = _cell(experiment, start, law, T, h, steps * h, seed)
             if cell is None:
@@ -256,14 +239,14 @@ def measured_as_exact(experiment: Experiment) -> Biases | None:
     for law, T in ((law, T) for law in LAWS for T in experiment.temperatures):
         cells = []
         for h in experiment.step_sizes:
-            start = theta = experiment.draw(law, T)
-            total = 0.0
+            theta = experiment.draw(law, T)
+            first = law.statistics(theta, T)
+            mean = np.zeros_like(first)
             for _ in range(RUNS):
                 theta = experiment.run(law, theta, T, h, time=SHARE * experiment.time)
                 if not experiment.stays(law, T, h, theta):
                     return None
-                total = total + law.statistics(theta, T)
-            mean, first = total / RUNS, law.statistics(start, T)
+                mean += law.statistics(theta, T) / RUNS
             cells.append(Cell(law, T, h, RUNS * SHARE * experiment.time, *_controlled(mean, first, law.exact(T))))
         experiment.cells += cells
         covariances.append(np.stack([np.diag(row**2) for row in np.stack([cell.error for cell in cells], 1)]))

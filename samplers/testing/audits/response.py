@@ -42,8 +42,8 @@ class Noise(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name not in NORMAL or result.dim() == 0 or len(result) != self.chains:
             raise Unseen
-        mean_and_sd = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
-        mean, sd = (*mean_and_sd, *(0.0, 1.0)[len(mean_and_sd) :])
+        given = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
+        mean, sd = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
         first, self.count = self.count, self.count + result[0].numel()
         if self.numbers is None:
             return result.copy_(torch.as_tensor(mean))
