@@ -295,7 +295,7 @@ GOOD_LOOPS = {
     "sghmc, lr": {"lr": 0.05, "momentum": 0.9},
     "underdamped": {"recipe": UnderdampedLangevin, "step_size": 0.02, "gamma": 5.0},
     "sgld": {"recipe": SGLD, "step_size": 2e-4, "steps": 1600},
-    "psgld": {"recipe": PSGLD, "step_size": 2e-4, "steps": 1600},
+    "sgld, prior": {"recipe": SGLD, "step_size": 2e-4, "steps": 1600, "weight_decay": 1e-3},
     "on batches": {"batch": 100, **ON_BATCHES, "steps": 1600},
 }
 

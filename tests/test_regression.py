@@ -240,3 +240,18 @@ class Stream(torch.utils.data.IterableDataset):
 def test_data_that_cannot_be_read_are_refused(data, words):
     with pytest.raises(RecipeError, match=words):
         drawn(data, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ("abc", "are not numbers"),
+        ([[1], [1, 2]], "are not numbers"),
+        (torch.zeros(2, 9, 3, dtype=torch.complex64), "torch.complex64"),
+        (torch.full((2, 9, 3), math.nan), "nan in chain 0"),
+    ],
+)
+def test_a_log_likelihood_of_no_numbers_is_refused(values, words):
+    draws = Draws({"theta": torch.zeros(2, 9)}, info={})
+    with pytest.raises(RecipeError, match=words):
+        draws.to_arviz(log_likelihood=values)

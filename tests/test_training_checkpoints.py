@@ -406,3 +406,14 @@ def test_what_a_killed_writer_has_left_is_swept_away(tmp_path):
     (tmp_path / ".state-0.safetensors.0123abcd").write_bytes(b"half of it")
     Checkpoint(tmp_path, model=linear(2, 1)).save()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", "state-0.safetensors"]
+
+
+def test_a_clock_that_jumps_back_saves_at_once(tmp_path, monkeypatch):
+    now = iter([0.0, 1e6, 10.0, 11.0, 11.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    checkpoint = Checkpoint(tmp_path, every=60, model=torch.nn.Linear(1, 1))
+    saved = []
+    for k in range(3):
+        checkpoint.save(k=k)
+        saved.append(checkpoints.read(tmp_path)[1]["k"])
+    assert saved == [0, 1, 1]

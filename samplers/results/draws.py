@@ -1,9 +1,7 @@
 """The posterior draws of a sampling run, and their file."""
 
 import json
-import math
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ from recipe.results import aligned
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
-from .arguments import package, tensor_of
-from .averages import Agreement
+from .arguments import tensor_of
 from .findings import Report
 from .predicting import predictions_of
+from .record import arviz_of, check_record
 from .report import ALPHA, TOLERANCE, Subject, report_of
 
 NAMED = 8  # lost chains that are named
@@ -157,40 +155,7 @@ class Draws(Mapping):
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
         """
-        # netCDF attributes are text or numbers.
-        attributes = {
-            key: value if type(value) in (str, int, float) else json.dumps(value) for key, value in self.info.items()
-        }
-        posterior = {name: value.to("cpu", torch.float64, copy=True).numpy() for name, value in self.items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
-            warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
-            # Before 1.0 ArviZ writes into the user's cache folder when it is imported.
-            advice = "Install it: pip install arviz; if it has no folder, name one in XDG_CACHE_HOME."
-            arviz = package("draws, to_arviz", "arviz", do=advice)
-            groups = {"posterior": posterior, "log_likelihood": self._log_likelihoods(log_likelihood)}
-            if arviz.__version__.startswith("0."):
-                return arviz.from_dict(**groups, posterior_attrs=attributes)
-            groups = {name: group for name, group in groups.items() if group is not None}
-            return arviz.from_dict(groups, attrs={"posterior": attributes}, check_conventions=False)
-
-    def _log_likelihoods(self, values: Any) -> dict[str, np.ndarray] | None:
-        if values is None:
-            return None
-        groups = {}
-        for name, x in (values if isinstance(values, Mapping) else {"y": values}).items():
-            if callable(x):
-                what = f"the log likelihood of {name} is a function"
-                raise RecipeError("draws, to_arviz", what, do="Give its values: draws.predict(function, X).")
-            x = torch.as_tensor(x, device="cpu").detach().to(torch.float64)
-            if x.dim() < 3 or x.shape[:2] != (self.chains, self.draws):
-                raise RecipeError(
-                    "draws, to_arviz",
-                    f"the log likelihood of {name} has the shape {tuple(x.shape)}",
-                    do=f"It is ({self.chains}, {self.draws}, data): log p of each datum under each draw.",
-                )
-            groups[name] = x.numpy()
-        return groups
+        return arviz_of(self, log_likelihood)
 
     def predict(self, model: Callable, X: Any, *, batch_size: int | None = None, thin: int = 1) -> torch.Tensor:
         """The predictions of each draw for the rows of X, `(chains, draws, data, ...)`, `batch_size` rows at a time.
@@ -413,7 +378,7 @@ class Draws(Mapping):
         try:
             step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
             draws = cls(values, info=account["info"], step_sizes=step_sizes)
-            _check_record(draws)
+            check_record(draws)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if type(error) is RecipeError:
                 raise
@@ -421,29 +386,6 @@ class Draws(Mapping):
                 str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again."
             ) from error
         return draws
-
-
-def _check_record(draws: Draws) -> None:
-    """Raises the errors of plain data for a record that no run writes, as in a forged file."""
-    info = draws.info
-    if not all(type(step) is int and chain in range(draws.chains) for chain, step in draws.diverged.items()):
-        raise ValueError("chains have diverged that are not there")
-    if not all(0 <= share <= 1 for share in info.get("acceptance") or ()):
-        raise ValueError("an acceptance is no share")
-    if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):
-        raise ValueError("a number of steps is no count")
-    averages = info.get("averages") or {}
-    for name, numbers in (averages.get("kinetic_temperature") or {}).items():
-        if set(numbers) != {"value", "error", "freedom", "expected", "kick"} or not all(
-            map(math.isfinite, numbers.values())
-        ):
-            raise ValueError(f"the kinetic temperature of {name} is no average")
-    for numbers in (averages.get("thermostats") or {}).values():
-        if not Agreement(**numbers).most(ALPHA) > 1 or not numbers["r_hat"] > 0:
-            raise ValueError("a thermostat has no R-hat")
-    shown = [info.get(name, "") for name in ("recipe", "scheme", "report")]
-    if not all(text.replace("\n", "").isprintable() for text in (*draws, *shown)):
-        raise ValueError("a name has control characters")
 
 
 def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:

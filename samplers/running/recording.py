@@ -296,7 +296,7 @@ class InFolder(InMemory):
 
     def save(self, chains: Chains, *, now: bool = False) -> None:
         """Write a checkpoint, if `every` seconds have passed since the last one, or `now`."""
-        if not now and time.monotonic() - self.saved < self.every:
+        if not now and 0 <= time.monotonic() - self.saved < self.every:
             return
         self._check_files()
         self.leaving.wait()

@@ -70,6 +70,32 @@ def hold_places(recipe: Recipe, group: Mapping[str, Any], states: States) -> Non
             states[p][COPY] = p.detach().to(dtype)
 
 
+def check_same(where: str, group: Mapping[str, Any], state: Mapping[str, Any], index: int) -> None:
+    """Refuses the state of a group of another sampler, seed, or number of data."""
+    mine, other = ({name: x for name, x in g.get("sampler", {}).items() if name != "frozen"} for g in (group, state))
+    if other != mine:
+        raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
+    missing = [name for name in group if name not in state]
+    if missing:
+        what = f"group {index} of the state has no {', '.join(missing)}"
+        raise RecipeError(where, what, do="Load what state_dict() gave.")
+    number = state["num_data"]
+    if number != group["num_data"]:
+        what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
+        raise RecipeError(where, what, do="Pass the num_data of that run.")
+
+
+def take_precise(
+    where: str, params: Sequence[torch.Tensor], names: Sequence[Any], states: Any, saved: Mapping[Any, Any]
+) -> None:
+    """Loads the state of half-precision weights unrounded, where torch would round to the type of the weights."""
+    for p, name in zip(params, names):
+        if precise(p.dtype) != p.dtype:
+            tensors = {k: x.to(p.device, copy=True) for k, x in saved.get(name, {}).items() if torch.is_tensor(x)}
+            whole = {k: as_part(where, x, p) for k, x in tensors.items() if x.shape == p.shape}
+            states[p].update(tensors | whole)
+
+
 def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States, index: int) -> None:
     """Checks a loaded state, and copies each tensor into the memory order of its parameter.
 

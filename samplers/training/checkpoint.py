@@ -125,7 +125,7 @@ class Checkpoint:
         if not isinstance(now, bool):
             do = "Pass now=True to save in any case; tell `load` by another name."
             raise RecipeError(self.where, f"now = {now!r}", do=do)
-        if not self._is_own or not now and time.monotonic() - self._saved < self.every:
+        if not self._is_own or not now and 0 <= time.monotonic() - self._saved < self.every:
             return
         if self._mark == NEW and self._store.exists():
             do = "Call load() before the loop, or choose another folder."

@@ -24,7 +24,7 @@ from . import rates
 from .blocks import States, begin
 from .gauges import Gauges, Sites, masses_of
 from .kernels import Compiled, Copies, Text, as_functions, copies_of
-from .rates import SETTINGS, Setting
+from .rates import SETTINGS, Setting, in_words
 from .report import Chain
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .stacked import count, labels, members_of
@@ -59,6 +59,30 @@ class Sampler:
         return self.step.recipe
 
 
+class Known:
+    """The tensors of a group as they were when their kernel was made, some sites of them, and copies in float32."""
+
+    def __init__(self, params: Sequence[torch.Tensor], kernel: Text, copies: Copies | None, sites: Sites):
+        self.kernel = kernel
+        self.copies = copies
+        self.sites = sites
+        self.starts = starts(params)
+        self.as_params = Alike(params)
+        self.as_gradients = Alike([p.detach() for p in params])
+        near = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
+        self.shortest = min(near)[1] if near else None  # a look at a gradient on a GPU would wait for the device
+
+    def found(self, params: Sequence[torch.Tensor]) -> Any:
+        """The addresses of finite gradients, where the kernel finds all tensors as they were at the step before."""
+        found = self.kernel.found(params)
+        k = self.shortest
+        return None if found is None or k is not None and not _is_finite(params[k].grad) else found
+
+    def are_finite(self, gradients: Sequence[Any]) -> bool:
+        """Whether the sum of the shortest gradient is finite, which it is not after a loss that is not."""
+        return self.shortest is None or _is_finite(gradients[self.shortest])
+
+
 class Group:
     """A parameter group in motion.
 
@@ -71,8 +95,7 @@ class Group:
         self.group = group
         self.states = states
         self.gauges = gauges
-        self.kernel: Any = None  # Text or Compiled, from the first step on
-        self.copies: Copies | None = None
+        self._known: Known | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._names = (*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
@@ -116,17 +139,18 @@ class Group:
             params = list(map(with_local_gradient, params))
         if observe:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
+        known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
         checked = gpu.is_capturing() or number % CHECKED == 0 or self.gauges.clipping.looks_on
-        gradients = None if checked else self._found(params)
-        if gradients is None:
-            gradients = self._looked_at(params, observe)
+        gradients = None if checked or known is None else known.found(params)
+        if known is None or gradients is None:
+            known, gradients = self._looked_at(known, params, observe)
         if self.gauges.looks_on(number) and not gpu.is_capturing():
-            chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in self._sites.chosen]
-            self.gauges.see(self.index, group, chosen, self._sites, self.setting)
-        if self.copies is not None:
-            gradients = self.copies.precise(gradients)
+            chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
+            self.gauges.see(self.index, group, chosen, known.sites, self.setting)
+        if known.copies is not None:
+            gradients = known.copies.precise(gradients)
         setting = self.setting
-        self.kernel.move(
+        known.kernel.move(
             setting.step_size,
             noise.Key(sampler.seed, number, self.chain),
             gradients,
@@ -138,43 +162,34 @@ class Group:
             step_number=number,
             **setting.parameters,
         )
-        if self.copies is not None:
-            self.copies.round()
+        if known.copies is not None:
+            known.copies.round()
         group["step_number"] += 1
 
-    def _found(self, params: Sequence[torch.Tensor]) -> Any:
-        """The addresses of finite gradients, where the kernel finds all tensors as they were at the step before."""
-        if self.kernel is None or self.kernel.prior != bool(self.group["weight_decay"]):
-            return None
-        k = self._shortest
-        found = self.kernel.found(params)
-        return None if found is None or k is not None and not _is_finite(params[k].grad) else found
-
-    def _looked_at(self, params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The gradients of a step, checked and measured; tensors that are not as they were get a new kernel."""
+    def _looked_at(
+        self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
+    ) -> tuple["Known", Sequence[torch.Tensor]]:
+        """The gradients of a step, checked; tensors that are not as they were known get a new kernel."""
         sampler, group = self.sampler, self.group
         number = group["step_number"]
         self._check_noise(number)
         captured = gpu.is_capturing()
         checked = number % CHECKED == 0
         gradients: Any = [p.grad for p in params]
-        taken = self.kernel is not None and self._as_gradients(gradients)
-        fits = self.kernel is not None and self.kernel.prior == bool(group["weight_decay"])
-        fits = fits and starts(params) == self._starts
+        taken = known is not None and known.as_gradients(gradients)
+        fits = known is not None and starts(params) == known.starts
         if captured and not (sampler.capturable and taken and fits):
             self._refuse_capture()
         if not taken:
             gradients = usable_gradients(sampler.where, group["params"], self.index)
-        if not fits or (checked or not taken) and not self._as_params(params):
+        if known is None or not fits or (checked or not taken) and not known.as_params(params):
             check_gradients_apart(f"{sampler.where}, step", params, gradients)
-            self._bind(params, gradients, observe)
-        if captured:
-            return gradients
-        k = self._shortest
-        if checked or k is not None and not _is_finite(gradients[k]):
-            self.check_finite(gradients)
-        self.gauges.clipping.see(gradients, self.shards)
-        return gradients
+            known = self._known = self._bound(params, gradients, observe)
+        if not captured:
+            if checked or not known.are_finite(gradients):
+                self.check_finite(gradients)
+            self.gauges.clipping.see(gradients, self.shards)
+        return known, gradients
 
     def _check_noise(self, number: int) -> None:
         """Refuses the second of two optimizers whose steps alternate under one seed and chain, with the same noise."""
@@ -206,13 +221,13 @@ class Group:
             raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
         raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
 
-    def _bind(
+    def _bound(
         self,
         params: Sequence[torch.Tensor],
         gradients: Sequence[torch.Tensor],
         observe: Mapping[str, torch.Tensor],
-    ) -> None:
-        """Makes the kernel for these tensors, and starts the state where there is none."""
+    ) -> "Known":
+        """The kernel for these tensors, after the state is started where there is none."""
         sampler, group = self.sampler, self.group
         step, whole, chains = sampler.step, group["params"], count(group["params"])
         setting = rates.setting(step, sampler.where, group)
@@ -241,14 +256,9 @@ class Group:
             )
         moved = params if weights is whole else list(map(local, weights))
         states = [{name: local(x) for name, x in self.states[p].items()} for p in whole]
-        self.kernel = self._kernel(step, moved, states, chains)
-        self.copies = None if weights is whole else Copies(params, moved)
-        self._sites = Sites.of(whole, self.kernel, self.shards)
-        self._starts = starts(params)
-        self._as_params = Alike(params)
-        self._as_gradients = Alike([p.detach() for p in params])
-        near = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
-        self._shortest = min(near)[1] if near else None  # a look at a gradient on a GPU would wait for the device
+        kernel = self._kernel(step, moved, states, chains)
+        copies = None if weights is whole else Copies(params, moved)
+        return Known(params, kernel, copies, Sites.of(whole, kernel, self.shards))
 
     def _kernel(
         self, step: Step, params: Sequence[torch.Tensor], states: list[dict[str, torch.Tensor]], chains: int
@@ -316,6 +326,17 @@ class Group:
         num_data = self.group["num_data"]
         return [Chain(of, own, self.setting, steps, num_data, source, added) for of, own in zip(names, series)]
 
+    def in_words(self) -> list[str]:
+        """Lines of text about the group: its settings as given, and what is in use."""
+        settings = {name: self.group[name] for name in SETTINGS if self.group[name] is not None}
+        in_use = {"step_size": self.setting.step_size, **self.setting.parameters}
+        numbers = sum(p.numel() for p in self.group["params"])
+        return [
+            f"group {self.index}: {numbers} numbers, after {self.group['step_number']} steps",
+            f"  set: {in_words(settings)}",
+            f"  in use: {in_words(in_use)}",
+        ]
+
     def relaxation_steps(self) -> dict[str, float]:
         """The relaxation times of the blocks in steps, by name; none at a step size of 0, as of a schedule."""
         setting, step, states = self.setting, self.sampler.step, self.states
@@ -333,5 +354,4 @@ class Group:
 
 
 def _is_finite(gradient: Any) -> bool:
-    """Whether the sum of a gradient is finite, which it is not after a loss that is not."""
     return math.isfinite(float(gradient.sum()))

@@ -1,6 +1,5 @@
 """Any recipe as a torch.optim.Optimizer: posterior samples from an ordinary training loop."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,23 +14,21 @@ from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError, did_you_mean, warn
+from recipe.errors import RecipeError, did_you_mean
 
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
 from ..results.temperatures import Temperature
 from ..stock import named
 from . import rates
-from .blocks import hold_places, take_up
+from .blocks import check_same, hold_places, take_precise, take_up
 from .gauges import Clipping, Gauges
 from .group import CHECKED, Group, Sampler
-from .rates import SETTINGS, Setting
+from .rates import SETTINGS, Setting, in_words
+from .refusals import BOOKKEPT, check_names, check_order, check_target, warn_of_law, without_frozen
 from .report import report_of_loop
-from .shards import as_part
 from .stacked import members_of
-from .tensors import check_parameters, precise, values_of
-
-BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
+from .tensors import check_parameters, values_of
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -89,7 +86,7 @@ class Optimizer(torch.optim.Optimizer):
         capturable: bool = False,
         **parameters: float,
     ):
-        _check_order(params, recipe)
+        check_order(params, recipe)
         recipe = named(recipe, "Optimizer")
         where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
         if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
@@ -98,12 +95,12 @@ class Optimizer(torch.optim.Optimizer):
         backend = "triton" if capturable else backend
         self.how = {"scheme": scheme, "pieces": pieces, "backend": backend}  # for integrators.compile
         step = _compiled(where, recipe, freeze, self.how)
-        _warn_of_law(where, step, capturable)
+        warn_of_law(where, step, capturable)
         key = noise.Key(seed, 0, chain)  # raises RecipeError for an invalid seed or chain
         chain = integer(where, "chain", key.first_chain, most=streams.GROUP - 1)
         self.sampler = Sampler(where, step, key.seed, chain, backend, capturable)
         self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
-        _check_names(where, step, parameters)
+        check_names(where, step, type(self).__init__, parameters)
         self._begin()
         own = {
             "lr": lr,
@@ -160,7 +157,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        held = _without_frozen(group)
+        held = without_frozen(group)
         group["sampler"] = self._identity(group["params"])
         where = self.sampler.where
         try:
@@ -295,15 +292,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         lines = [f"Optimizer of {self.sampler.recipe.name} by the word {self.sampler.step.program.scheme}"]
-        for index, group in enumerate(self.param_groups):
-            setting = self._group(index).setting
-            settings = {name: group[name] for name in SETTINGS if group[name] is not None}
-            in_use = {"step_size": setting.step_size, **setting.parameters}
-            numbers = sum(p.numel() for p in group["params"])
-            lines.append(f"group {index}: {numbers} numbers, after {group['step_number']} steps")
-            lines += [f"  {what}: {_in_words(values)}" for what, values in (("set", settings), ("in use", in_use))]
+        lines += [line for group in self._in_motion for line in group.in_words()]
         steps = self.relaxation_steps()
-        return "\n".join(lines) + (f"\nRelaxation in steps: {_in_words(steps)}" if steps else "")
+        return "\n".join(lines) + (f"\nRelaxation in steps: {in_words(steps)}" if steps else "")
 
     def state_dict(self) -> dict[str, Any]:
         """The state, with the recipe, seed and word of each group; `torch.load(weights_only=True)` reads the file."""
@@ -332,24 +323,12 @@ class Optimizer(torch.optim.Optimizer):
         where = f"{self.sampler.where}, load_state_dict"
         state_dict = state_dict | {"param_groups": _each_value(operators.put_together, state_dict["param_groups"])}
         for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
-            mine, other = (
-                {name: x for name, x in g.get("sampler", {}).items() if name != "frozen"} for g in (group, state)
-            )
-            if other != mine:
-                raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
-            missing = [name for name in group if name not in state]
-            if missing:
-                what = f"group {index} of the state has no {', '.join(missing)}"
-                raise RecipeError(where, what, do="Load what state_dict() gave.")
-            number = state["num_data"]
-            if number != group["num_data"]:
-                what = f"group {index} is of {number} data, here of {group['num_data']}: another posterior"
-                raise RecipeError(where, what, do="Pass the num_data of that run.")
+            check_same(where, group, state, index)
         before = {"state": self.state, "param_groups": self.param_groups}
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         try:
-            self._take_precise(state_dict)
-            for index, group in enumerate(self.param_groups):
+            for index, (group, saved) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
+                take_precise(where, group["params"], saved["params"], self.state, state_dict["state"])
                 integer(where, "step_number", group["step_number"], least=0, most=2**63 - 1)
                 self.settings(group)
                 take_up(where, self.sampler.recipe, group, self.state, index)
@@ -365,16 +344,6 @@ class Optimizer(torch.optim.Optimizer):
             take_up(self.sampler.where, self.sampler.recipe, group.group, self.state, group.index)
         self._gauges.arrivals.wait()
 
-    def _take_precise(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of half-precision weights unrounded, where torch would round to the type of the weights."""
-        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
-            for p, name in zip(group["params"], saved["params"]):
-                if precise(p.dtype) != p.dtype:
-                    of_weight = state_dict["state"].get(name, {}).items()
-                    tensors = {k: x.to(p.device, copy=True) for k, x in of_weight if torch.is_tensor(x)}
-                    whole = {k: as_part(self.sampler.where, x, p) for k, x in tensors.items() if x.shape == p.shape}
-                    self.state[p].update(tensors | whole)
-
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()
         return super().__getstate__() | {name: getattr(self, name) for name in ("sampler", "how", "held")}
@@ -387,58 +356,18 @@ class Optimizer(torch.optim.Optimizer):
             self._gauges = Gauges(self.sampler.recipe, gauges.clipping)
 
 
-def _check_names(where: str, step: Step, parameters: Mapping[str, Any]) -> None:
-    """Refuses a recipe whose parameters bear the names of arguments, and parameters of other recipes."""
-    for name in step.parameters:
-        if name in inspect.signature(Optimizer.__init__).parameters or name in BOOKKEPT:
-            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
-    for name in parameters:
-        if name not in step.parameters:
-            known = [*step.parameters, *SETTINGS]
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
-
-
 def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:
     """The step that leaves blocks and adapted quantities of these names unchanged; it begins after its gradient."""
     step = integrators.compile(recipe, freeze=freeze, **how)
-    _check_target(where, recipe)
+    check_target(where, recipe)
     adapt = {a: update for a, update in recipe.adapt.items() if a.name not in step.frozen}
     program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
     return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)
 
 
-def _warn_of_law(where: str, step: Step, capturable: bool) -> None:
-    """Warns of formulas that read U itself, which `capturable` refuses, and of steps made to be rejected."""
-    if step.program.needs_value:
-        if capturable:
-            what = "capturable = True, and its formulas read U itself, which a graph does not take from a closure"
-            raise RecipeError(where, what, do="Step without a graph.")
-        warn(
-            f"{where}: the formulas read U itself, of which the loss of a minibatch is an estimate: the law is not "
-            "exp(-H). Return the loss of all data from the closure of step() for one that is."
-        )
-    if step.recipe.metropolis:
-        warn(
-            f"{where}: steps that are made to be accepted or rejected, as by samplers.sample, are all taken here; how "
-            "far that is off grows with the step size and the noise of gradients. Of a training loop are 'sgld', "
-            "'sghmc' and 'underdamped-langevin'."
-        )
-
-
 def _each_value(change: Callable[[Any], Any], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The parameter groups with `change` applied to each value."""
     return [{name: change(value) for name, value in group.items()} for group in groups]
-
-
-def _in_words(values: Mapping[str, Any]) -> str:
-    """Text of numbers by name; tensors by their shape, operators by their structure."""
-    return ", ".join(f"{name} {_in_word(x)}" for name, x in values.items())
-
-
-def _in_word(x: Any) -> str:
-    if isinstance(x, operators.Operator):
-        return repr(x)
-    return f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}"
 
 
 def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
@@ -451,39 +380,3 @@ def _hooks(optimizer: torch.optim.Optimizer) -> tuple[Mapping, ...]:
 def _seen_by_hooks(optimizer: Optimizer, closure: Any = None, observe: Any = None) -> Any:
     """Makes a step that profilers record, with all hooks, which may change its arguments."""
     return optimizer._step(closure, observe)
-
-
-def _check_order(params: object, recipe: object) -> None:
-    """Refuses a recipe, or a network, in the place of the parameters."""
-    if isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
-        what = f"a {type(params).__name__} is given in the place of its parameters"
-        raise RecipeError("Optimizer", what, do="Pass network.parameters(), or network.named_parameters().")
-    if isinstance(params, (str, Recipe)) and not isinstance(recipe, (str, Recipe)):
-        what = "the recipe is given first, in the place of the parameters"
-        do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
-        raise RecipeError("Optimizer", what, do=do)
-
-
-def _without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
-    """Removes and returns the frozen parameters of a group, unless all are frozen."""
-    moving = [p.requires_grad for p in group["params"]]
-    if not any(moving):
-        return []
-    held = [p for p, moves in zip(group["params"], moving) if not moves]
-    for key in ("params", "param_names"):
-        if key in group:
-            group[key] = [x for x, moves in zip(group[key], moving, strict=True) if moves]
-    return held
-
-
-def _check_target(where: str, recipe: Recipe) -> None:
-    """Refuses a recipe whose target cannot be weights."""
-    if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
-        names = ", ".join(b.name for b in recipe.targets)
-        what = f"the target is the blocks {names}, and a loop moves one set of weights"
-        raise RecipeError(where, what, do="Take a recipe of one, with an Ensemble for chains, or samplers.sample.")
-    if len(recipe.targets) > 1 or not recipe.target_is_vector:
-        raise RecipeError(where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
-    target = recipe.targets[0]
-    if not target.domain.is_real:
-        raise RecipeError(where, f"{target} is {target.domain}, weights are not", do="Take another recipe.")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from sympy import Symbol, lambdify
 
-from integrators import operator_checks
+from integrators import operator_checks, operators
 from integrators.adapting import adapting
 from integrators.scheme import Scheme
 from integrators.step import Step
@@ -119,3 +119,14 @@ def _conversion(recipe: Recipe, scheme: Scheme) -> dict[str, Callable[..., float
     return {
         "step_size" if s == step_size else s.name: lambdify(order, formula, "math") for s, formula in formulas.items()
     }
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Text of numbers by name; tensors by their shape, operators by their structure."""
+    return ", ".join(f"{name} {_in_word(x)}" for name, x in values.items())
+
+
+def _in_word(x: Any) -> str:
+    if isinstance(x, operators.Operator):
+        return repr(x)
+    return f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}"

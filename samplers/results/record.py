@@ -1,0 +1,74 @@
+"""The record of draws beside their numbers: checked when a file is read, and handed to ArviZ."""
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from recipe.errors import RecipeError
+
+from .arguments import FINITE, package, tensor_of
+from .averages import Agreement
+from .report import ALPHA
+
+WHERE = "draws, to_arviz"
+KINETIC = {"value", "error", "freedom", "expected", "kick"}
+
+
+def arviz_of(draws: Any, log_likelihood: Any) -> Any:
+    """An arviz.InferenceData of `Draws`; `Draws.to_arviz` says more."""
+    # netCDF attributes are text or numbers.
+    attributes = {key: x if type(x) in (str, int, float) else json.dumps(x) for key, x in draws.info.items()}
+    groups = {"posterior": {name: x.to("cpu", torch.float64, copy=True).numpy() for name, x in draws.items()}}
+    if log_likelihood is not None:
+        by_name = log_likelihood if isinstance(log_likelihood, Mapping) else {"y": log_likelihood}
+        groups["log_likelihood"] = {name: _log_likelihood(name, x, draws) for name, x in by_name.items()}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "More chains .* than draws", UserWarning)
+        warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
+        # Before 1.0 ArviZ writes into the user's cache folder when it is imported.
+        advice = "Install it: pip install arviz; if it has no folder, name one in XDG_CACHE_HOME."
+        arviz = package(WHERE, "arviz", do=advice)
+        if arviz.__version__.startswith("0."):
+            return arviz.from_dict(**groups, posterior_attrs=attributes)
+        return arviz.from_dict(groups, attrs={"posterior": attributes}, check_conventions=False)
+
+
+def _log_likelihood(name: str, values: Any, draws: Any) -> np.ndarray:
+    """log p of each datum under each draw, real numbers `(chains, draws, data)`; nan for lost chains alone."""
+    what = f"the log likelihood of {name}"
+    if callable(values):
+        raise RecipeError(WHERE, f"{what} is a function", do="Give its values: draws.predict(function, X).")
+    x = tensor_of(WHERE, f"the numbers of {what}", values).cpu()
+    if x.is_complex() or x.dim() < 3 or x.shape[:2] != (draws.chains, draws.draws):
+        do = f"It is ({draws.chains}, {draws.draws}, data), real: log p of each datum under each draw."
+        raise RecipeError(WHERE, f"{what} has the shape {tuple(x.shape)}, {x.dtype}", do=do)
+    lost = [chain for chain in range(draws.chains) if chain not in draws.diverged and bool(x[chain].isnan().any())]
+    if lost:
+        raise RecipeError(WHERE, f"{what} is nan in chain {lost[0]}", do=FINITE)
+    return x.to(torch.float64).numpy()
+
+
+def check_record(draws: Any) -> None:
+    """Raises the errors of plain data for a record that no run writes, as in a forged file."""
+    info = draws.info
+    if not all(type(step) is int and chain in range(draws.chains) for chain, step in draws.diverged.items()):
+        raise ValueError("chains have diverged that are not there")
+    if not all(0 <= share <= 1 for share in info.get("acceptance") or ()):
+        raise ValueError("an acceptance is no share")
+    if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):
+        raise ValueError("a number of steps is no count")
+    averages = info.get("averages") or {}
+    for name, numbers in (averages.get("kinetic_temperature") or {}).items():
+        if set(numbers) != KINETIC or not all(map(math.isfinite, numbers.values())):
+            raise ValueError(f"the kinetic temperature of {name} is no average")
+    for numbers in (averages.get("thermostats") or {}).values():
+        if not Agreement(**numbers).most(ALPHA) > 1 or not numbers["r_hat"] > 0:
+            raise ValueError("a thermostat has no R-hat")
+    shown = [info.get(name, "") for name in ("recipe", "scheme", "report")]
+    if not all(text.replace("\n", "").isprintable() for text in (*draws, *shown)):
+        raise ValueError("a name has control characters")

@@ -1,0 +1,80 @@
+"""What an Optimizer refuses or warns of when it is made: its arguments, its recipe, and frozen parameters."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from integrators.step import Step
+from recipe import Recipe
+from recipe.errors import RecipeError, did_you_mean, warn
+
+from .rates import SETTINGS
+
+BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
+
+
+def check_order(params: object, recipe: object) -> None:
+    """Refuses a recipe, or a network, in the place of the parameters."""
+    if isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
+        what = f"a {type(params).__name__} is given in the place of its parameters"
+        raise RecipeError("Optimizer", what, do="Pass network.parameters(), or network.named_parameters().")
+    if isinstance(params, (str, Recipe)) and not isinstance(recipe, (str, Recipe)):
+        what = "the recipe is given first, in the place of the parameters"
+        do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
+        raise RecipeError("Optimizer", what, do=do)
+
+
+def check_target(where: str, recipe: Recipe) -> None:
+    """Refuses a recipe whose target cannot be weights."""
+    if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
+        names = ", ".join(b.name for b in recipe.targets)
+        what = f"the target is the blocks {names}, and a loop moves one set of weights"
+        raise RecipeError(where, what, do="Take a recipe of one, with an Ensemble for chains, or samplers.sample.")
+    if len(recipe.targets) > 1 or not recipe.target_is_vector:
+        raise RecipeError(where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
+    target = recipe.targets[0]
+    if not target.domain.is_real:
+        raise RecipeError(where, f"{target} is {target.domain}, weights are not", do="Take another recipe.")
+
+
+def check_names(where: str, step: Step, arguments: Callable, given: Mapping[str, Any]) -> None:
+    """Refuses parameters named as those of the function `arguments`, and parameters that the recipe does not have."""
+    for name in step.parameters:
+        if name in inspect.signature(arguments).parameters or name in BOOKKEPT:
+            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
+    for name in given:
+        if name not in step.parameters:
+            known = [*step.parameters, *SETTINGS]
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
+
+
+def warn_of_law(where: str, step: Step, capturable: bool) -> None:
+    """Warns of formulas that read U itself, which `capturable` refuses, and of steps made to be rejected."""
+    if step.program.needs_value:
+        if capturable:
+            what = "capturable = True, and its formulas read U itself, which a graph does not take from a closure"
+            raise RecipeError(where, what, do="Step without a graph.")
+        warn(
+            f"{where}: the formulas read U itself, of which the loss of a minibatch is an estimate: the law is not "
+            "exp(-H). Return the loss of all data from the closure of step() for one that is."
+        )
+    if step.recipe.metropolis:
+        warn(
+            f"{where}: steps that are made to be accepted or rejected, as by samplers.sample, are all taken here; how "
+            "far that is off grows with the step size and the noise of gradients. Of a training loop are 'sgld', "
+            "'sghmc' and 'underdamped-langevin'."
+        )
+
+
+def without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
+    """Removes and returns the frozen parameters of a group, unless all are frozen."""
+    moving = [p.requires_grad for p in group["params"]]
+    if not any(moving):
+        return []
+    held = [p for p, moves in zip(group["params"], moving) if not moves]
+    for key in ("params", "param_names"):
+        if key in group:
+            group[key] = [x for x, moves in zip(group[key], moving, strict=True) if moves]
+    return held
