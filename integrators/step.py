@@ -9,6 +9,7 @@ from sympy import Pow
 
 from recipe import Recipe
 from recipe.errors import RecipeError
+from recipe.results import html_table
 from recipe.symbols import Block, num_data, step_number
 from recipe.symbols import temperature as T
 
@@ -281,6 +282,10 @@ class Step:
             f"{kind}, {self.program.gradients_per_step} gradient(s) per step"
         )
         return "\n".join([title, *(f"  {flow}" for flow in self.flows.values())])
+
+    def _repr_html_(self) -> str:
+        rows = [(f.letter, f.equation, f.rule, "exact" if f.exact else "not exact") for f in self.flows.values()]
+        return html_table(str(self).splitlines()[0], ("letter", "equation", "solved by", ""), rows)
 
     def __repr__(self):
         return f"Step({self.recipe.name!r}, {self.scheme.text!r}, order={self.order}, exact={self.exact})"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 POINTS = 400
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recovery(Findings):
     """Result of `recover`: the Q of a drift, or the reason why there is none; `.ok` is None if Q is outside the ansatz.
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from typing import Any
 
 from sympy import Expr, Symbol, sqrt
@@ -19,7 +20,7 @@ from .errors import RecipeError, did_you_mean
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
-from .results import Certificate
+from .results import Certificate, html_table
 from .symbols import Potential, formula
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
@@ -245,8 +246,13 @@ class Recipe(Dynamics):
         """H and the rows of the SDE as equations of several lines, for a terminal."""
         return typeset(self)
 
-    def _repr_latex_(self):
+    def _repr_latex_(self) -> str:
         return f"$${self.latex()}$$"
+
+    def _repr_html_(self) -> str:
+        rows = [(s.name, s.default, s.doc) for s in self.parameters]
+        table = html_table(f"{self.name}. {self.source}", ("parameter", "default", "meaning"), rows)
+        return f"{table}<pre>{escape(self.typeset())}</pre>"
 
     def __str__(self):
         return as_text(self)

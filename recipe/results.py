@@ -79,13 +79,24 @@ class Findings(ABC):
             lines += [f"{'':11}{row.cure}"] if row.cure else []
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
+    def __repr__(self) -> str:
+        return f"<{self.title}>"
+
     def _repr_html_(self) -> str:
         names = ("question", "answer", "verdict", "cure")
-        lines = ["".join(f"<th>{name}</th>" for name in names)]
-        lines += ["".join(f"<td>{escape(getattr(row, name))}</td>" for name in names) for row in self.rows]
-        table = "".join(f"<tr>{line}</tr>" for line in lines)
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return f"<table><caption>{escape(self.title)}</caption>{table}</table>{notes}"
+        return html_table(self.title, names, ([getattr(row, name) for name in names] for row in self.rows), self.notes)
+
+
+def html_table(title: str, head: Iterable[str], rows: Iterable[Iterable[object]], notes: Iterable[str] = ()) -> str:
+    """A table for a notebook, its texts escaped.
+
+    >>> html_table("law", ["name"], [["a < b"]])
+    '<table><caption>law</caption><tr><th>name</th></tr><tr><td>a &lt; b</td></tr></table>'
+    """
+    lines = ["".join(f"<th>{escape(name)}</th>" for name in head)]
+    lines += ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows]
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><caption>{escape(title)}</caption>{table}</table>" + "".join(f"<p>{escape(n)}</p>" for n in notes)
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
@@ -138,7 +149,7 @@ class Finding(Row):
         return f"{self.question}? {self.answer}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate(Findings):
     """The findings about a recipe: `.ok` is False if a finding failed, None if one is open; warnings are allowed."""
 

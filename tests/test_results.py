@@ -2,13 +2,17 @@
 
 import json
 import math
+from html import escape
 
 import pytest
+import torch
 from sympy import ImmutableMatrix, S, Symbol
 
+import integrators
 from recipe import Recovery
 from recipe.certificate import Certificate, Finding
 from recipe.results import VERDICTS
+from samplers import SGNHT, Draws, Settings
 from samplers.results import findings
 from samplers.results.accuracy import Accuracy, Figure
 from samplers.testing import Audit, Diagnosis, Report, Result
@@ -78,3 +82,20 @@ def test_a_result_is_ok_or_not_or_open_and_its_rows_are_text_data_and_a_table(na
         assert all(entry[name] == getattr(row, name) for name in ("question", "answer", "verdict", "cure"))
     assert html.count("<tr>") == len(result.rows) + 1 and html.count("<td>") == 4 * len(result.rows)
     assert "<script>" not in html and ("&lt;script&gt;" in html) == (SCRIPT in str(result))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_by_itself_is_one_line(name):
+    _, result = RESULTS[name]
+    assert repr(result) == f"<{result.title}>"
+
+
+def test_recipes_steps_draws_and_settings_are_tables_in_a_notebook():
+    draws = Draws({"theta": torch.zeros(2, 5, 3)}, info={"recipe": SCRIPT})
+    settings = Settings({"step_size": 0.5}, SCRIPT, {"step_size": SCRIPT})
+    shown = [thing._repr_html_() for thing in (SGNHT, integrators.compile(SGNHT), draws, settings)]
+    assert all(html.startswith("<table><caption>") and SCRIPT not in html for html in shown)
+    recipe, step, *_ = shown
+    assert "<td>thermostat mass</td>" in recipe and f"<pre>{escape(SGNHT.typeset())}</pre>" in recipe
+    assert step.count("<tr>") == 1 + 3 and "Ornstein-Uhlenbeck" in step
+    assert repr(settings) == f"<{SCRIPT}, tuned: step_size>"

@@ -33,7 +33,7 @@ QUESTIONS = (
 QUESTIONS += "checking judging gpu machines messages".split()
 REASONS = "recipe words work bias certificates steps".split()
 CONTENTS = {
-    "Begin": ["guide/start"],
+    "Begin": ["guide/start", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
     "How do I": [f"guide/{name}" for name in QUESTIONS],
     "Why it works": [f"guide/{name}" for name in REASONS],
     "Samplers": ["guide/stock", "formulas", "gallery/index", "gallery/results", "papers/results"],

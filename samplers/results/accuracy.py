@@ -69,7 +69,7 @@ class Figure:
         return f"{self.name} {self.statistic}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Accuracy(Findings):
     """The errors of draws, figures by statistic, and a verdict; `print` shows the worst of many.
 

@@ -11,7 +11,7 @@ import torch
 
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
-from recipe.results import aligned
+from recipe.results import aligned, html_table
 
 from ..files import storage
 from . import plots
@@ -103,16 +103,20 @@ class Draws(Mapping):
         return len(self._values)
 
     def __repr__(self) -> str:
-        rows = [(name, str(tuple(x.shape[2:])), str(x.dtype).removeprefix("torch.")) for name, x in self.items()]
-        lines = [self._title(), *(f"  {line}" for line in aligned(rows))]
-        if self.diverged:
-            lines.append(f"  diverged: {named(self.diverged, 'at step')}")
+        return "\n  ".join([self._title(), *aligned(self._shapes()), *self._verdicts()])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), ("block", "shape", "dtype"), self._shapes(), self._verdicts())
+
+    def _shapes(self) -> list[tuple[str, str, str]]:
+        return [(name, str(tuple(x.shape[2:])), str(x.dtype).removeprefix("torch.")) for name, x in self.items()]
+
+    def _verdicts(self) -> list[str]:
+        """The lost chains, and the verdicts of the report and of the accuracy, where there are some."""
+        lines = [f"diverged: {named(self.diverged, 'at step')}"] if self.diverged else []
         report = self.info.get("report") if self._report is None else self._report.verdict
-        if report:
-            lines.append(f"  {report}")
-        if self._accuracy is not None:
-            lines += [f"  {line}" for line in self._accuracy.verdict.splitlines()]
-        return "\n".join(lines)
+        lines += [report] if report else []
+        return lines if self._accuracy is None else lines + self._accuracy.verdict.splitlines()
 
     def _title(self) -> str:
         run = ", ".join(str(self.info[key]) for key in ("recipe", "scheme") if key in self.info) or "draws"

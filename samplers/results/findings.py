@@ -110,7 +110,7 @@ def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit:
     return Finding("R-hat", of, agreement.r_hat, None, 0.0, min(limit, chance) if known else chance, cure, known)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Findings):
     """Findings in the order of repair, and the questions that were not asked, with reasons; `print` it.
 

@@ -34,7 +34,7 @@ from .missing import SDE, missing_drift, recovered, shares_of, short
 from .results import Result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis(Findings):
     """The diagnosis of a drift: `.ok` if exp(-H/T) is invariant, with no residual and no monomial that drifts.
 

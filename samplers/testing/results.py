@@ -68,7 +68,7 @@ class LeftOut(UserWarning):
 Results = Generator[Result, None, str | None]  # of a layer, which returns the reason where there is nothing to check
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Findings):
     """The results of several checks of one sampler: `ok` is None where none failed and a layer was left out.
 

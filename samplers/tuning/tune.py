@@ -10,7 +10,7 @@ import integrators
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
-from recipe.results import aligned
+from recipe.results import aligned, html_table
 
 from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
@@ -51,7 +51,11 @@ class Settings:
     def __str__(self) -> str:
         return "\n".join([f"{self.recipe}, tuned", *(f"  {line}" for line in aligned(self.reasons.items()))])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"<{self.recipe}, tuned: {', '.join(self.arguments)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{self.recipe}, tuned", ("argument", "choice and reason"), self.reasons.items())
 
 
 def tune(

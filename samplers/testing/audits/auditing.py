@@ -24,7 +24,7 @@ ROW = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit(Findings):
     """The result of an audit: the verdict, one of VERDICTS, and findings with figures.
 
