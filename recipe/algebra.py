@@ -5,6 +5,7 @@ from itertools import permutations
 from math import factorial
 
 from sympy import (
+    Abs,
     Add,
     Dummy,
     Expr,
@@ -13,11 +14,13 @@ from sympy import (
     Piecewise,
     S,
     Symbol,
+    degree,
     diff,
     expand,
     expand_log,
     log,
     numer,
+    roots,
     simplify,
     together,
 )
@@ -169,12 +172,17 @@ def _is_zero_at_a_site(e: Expr) -> bool:
 
 
 def is_continuous(choice: Piecewise, blocks: Collection[Block]) -> bool:
-    """Whether neighbouring pieces of a Piecewise are known to agree where a condition, linear in a block, switches.
+    """Whether neighbouring pieces of a Piecewise are known to agree where a condition switches.
+
+    Conditions are polynomials of a block or of its absolute value, of degree 1 or 2.
 
     >>> from recipe import vector
+    >>> from sympy import Abs, S
     >>> p = vector("p")
     >>> is_continuous(Piecewise((p, p > 0), (0, True)), [p]), is_continuous(Piecewise((1, p > 0), (0, True)), [p])
     (True, False)
+    >>> is_continuous(Piecewise((p**2 / 2, Abs(p) < 1), (Abs(p) - S.Half, True)), [p])
+    True
     """
     return all(
         _agree(value, other, condition, blocks)
@@ -188,12 +196,13 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
     if not isinstance(condition, Relational):
         return False
     edge = condition.lhs - condition.rhs
-    block = next((b for b in blocks if edge.has(b) and not diff(edge, b).has(b)), None)
-    if block is None:
+    sides = [edge.replace(Abs, lambda x: x), edge.replace(Abs, lambda x: -x)]
+    block = next((b for b in blocks if edge.has(b) and all(x.is_polynomial(b) for x in sides)), None)
+    if block is None or any(degree(x, block) > 2 for x in sides):
         return False
-    on_the_edge = {block: block - edge / diff(edge, block)}
-    jump = value.subs(on_the_edge) - other.subs(on_the_edge)
-    return expand(jump) == 0 or simplify(jump) == 0
+    places = {x for side in sides for x in roots(side, block) if x.is_real is not False}
+    jumps = [value.subs(block, x) - other.subs(block, x) for x in places]
+    return all(expand(jump) == 0 or simplify(jump) == 0 for jump in jumps)
 
 
 def with_short_logs(e: Expr) -> Expr:

@@ -51,6 +51,7 @@ from .symbols import Crossing, Partial, Potential, Total, formula, masked, total
 PROBES = [(S.Zero,), *((S(k) / 4,) for k in range(-60, 61, 7))]  # chains at which a map of one site is checked
 TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # chains at which a map with sums is checked
 CLOSE = 1e-9
+RANGE = 1e-6  # distance from an end of the domain at which a map has reached it
 BY_A_RUN = "Pass coordinates= to samplers.sample: samplers.coordinates.Simplex() is softmax, Affine a matrix."
 
 
@@ -88,6 +89,16 @@ class Map:
         outside, inside = masked((eye(len(rows)) + ImmutableMatrix(len(rows), len(rows), sum(rows, []))).det(), Total)
         return simplify(outside).xreplace(inside)
 
+    @cached_property
+    def covers(self) -> bool:
+        """Whether the range of the map is the domain of theta, by values far out: tanh reaches -1 and 1 only."""
+        near, far, farthest = (at_sites(self.image, self.z, (x, -x)) for x in (10**3, 10**6, 10**12))
+        ends = (self.theta.domain.low, self.theta.domain.high)
+        return self.mixes or all(
+            abs(c - b) > abs(b - a) / 2 or any(abs(c - end) < RANGE for end in ends if end.is_finite)
+            for a, b, c in zip(near, far, farthest, strict=True)
+        )
+
     @property
     def log_determinant(self) -> Expr:
         """log|det dtheta/dz| for a chain."""
@@ -120,12 +131,12 @@ def mapped(
     carried: bool = False,
     **block: Block,
 ) -> Recipe:
-    """The recipe in other coordinates z of its target, theta = by(z) at every site: `mapped(R, theta=z, by=exp)`.
+    """The recipe in other coordinates z of a block, theta = by(z) at every site: `mapped(R, theta=z, by=exp)`.
 
         H'(z) = H(f(z)) - T log|det df/dz|,   log|det df/dz| = total(log|f'(z)|) for f of one site
 
-    The keyword is the name of the target, its value the real block z. `by`: a monotone, smooth function; sympy finds
-    the `inverse` by default. D and Q are the formulas for z; if `carried`, the formulas for theta, so that the SDE does
+    The keyword is the name of the target or of another block, its value the real block z. `by`: a monotone, smooth
+    function; sympy finds the `inverse` by default. On a part of theta's domain, as of tanh, the law is cut to it. D and Q are the formulas for z; if `carried`, the formulas for theta, so that the SDE does
     not change. A map may read sums over the sites, such as `exp(z)/(1 + total(exp(z)))`, the first d - 1 of d shares;
     then `inverse` must be given, here `log(theta/(1 - total(theta)))`, and `carried` must be False. Energies, starts
     and draws of `samplers.sample` are in theta, as is a bound Energy; the gradient of a Step is by z. Raises
@@ -160,16 +171,17 @@ def mapped(
         moved = H.xreplace(rule)
         return (with_short_logs(moved) if own.mixes else moved) - volume
 
-    energy = recipe.energy_of_target
+    is_target = own.theta in recipe.targets
+    energy = recipe.energy_of_target if is_target else None
     return replace(
         recipe,
         state=tuple(places.get(b, b) for b in recipe.state),
-        target=own.z,
+        target=own.z if is_target else recipe.target,
         H=energy_of_z(recipe.H),
         D=matrix(recipe.D),
         Q=matrix(recipe.Q),
         supplied=matrix(recipe.supplied),
-        marginal=None if energy is None else energy_of_z(energy),
+        marginal=recipe.marginal if energy is None else energy_of_z(energy),
         adapt={rule.get(a, a): e.xreplace(rule) for a, e in recipe.adapt.items()},
         pieces={letter: _piece(piece, places) for letter, piece in recipe.pieces.items()},
         jumps={letter: _jump(jump, rule) for letter, jump in recipe.jumps.items()},
@@ -178,7 +190,7 @@ def mapped(
             for key, formulas in recipe.conversions.items()
         },
         requires=tuple(relation.xreplace(rule) for relation in recipe.requires),
-        maps={own.z: own},
+        maps={own.z: own} if is_target else {},
     )
 
 
@@ -186,22 +198,25 @@ def mapped(
 
 
 def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, where: str) -> Map:
-    """The checked Map of a target block."""
-    names = [b.name for b in recipe.targets]
-    if len(block) != 1 or len(names) > 1 or recipe.maps:
-        what = f"one target is mapped once, got {', '.join(block) or 'none'} of {', '.join(names)}"
-        raise RecipeError(where, what, do=f'Write mapped(recipe, {names[0]}=vector("z"), by=exp).')
+    """The checked Map of a block."""
+    blocks = {b.name: b for b in recipe.state}
+    if len(block) != 1 or recipe.maps:
+        what = f"one block is mapped once, got {', '.join(block) or 'none'} of {', '.join(blocks)}"
+        raise RecipeError(where, what, do=f'Write mapped(recipe, {recipe.targets[0]}=vector("z"), by=exp).')
     ((name, z),) = block.items()
-    (theta,) = recipe.targets
-    if name != theta.name:
-        raise RecipeError(where, f"{name!r} is not the target", do=did_you_mean(name, names))
+    if name not in blocks:
+        raise RecipeError(where, f"{name!r} is no block", do=did_you_mean(name, blocks))
+    theta = blocks[name]
+    if theta in recipe.targets and len(recipe.targets) > 1:
+        names = ", ".join(b.name for b in recipe.targets)
+        raise RecipeError(where, f"{name} is one of several targets, {names}", do="Map a recipe of one target.")
     if not isinstance(z, Block) or z.is_vector != theta.is_vector or not z.domain.is_real or isinstance(z, Adapted):
         kind = "vector" if theta.is_vector else "scalar"
         raise RecipeError(where, f"{z!r} is no real {kind}", do=f'Write {name}={kind}("z").')
     if z.name in {s.name for s in recipe.symbols if s != theta} | {theta.name}:
         raise RecipeError(where, f"the name '{z}' is taken", do="Choose another name.")
     if theta.domain.wraps or theta.domain.is_discrete:
-        raise RecipeError(where, f"{theta} is {theta.domain.in_words}", do="Map a target that is a number of a range.")
+        raise RecipeError(where, f"{theta} is {theta.domain.in_words}", do="Map a block of numbers of a range.")
     if not callable(by):
         raise RecipeError(where, f"by is a function of {z}, got {by!r}", do="Pass sympy's exp, or lambda z: exp(z).")
     own = Map(theta, z, formula(by(z), f"{where}, by"), S.Zero)

@@ -326,7 +326,7 @@ def _semidefinite(recipe: Dynamics) -> Refusals:
     defaults = {s: s.default for s in recipe.parameters if s.default is not None} | SMALL_STEP
 
     def least(matrix: ImmutableMatrix) -> tuple[float, str]:
-        return minimum_eigenvalue(matrix, points=STATES, fixed=defaults)
+        return minimum_eigenvalue(matrix, points=STATES, fixed=defaults, requires=recipe.requires)
 
     do = "A diffusion needs D >= 0 for every state and every allowed parameter."
     rows = [("D", "it", least_eigenvalue(recipe, points=STATES, fixed=SMALL_STEP), do)]

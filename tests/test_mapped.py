@@ -73,6 +73,23 @@ def test_the_law_is_proved(recipe, name, carried):
 
 
 @pytest.mark.parametrize("name", MAPS)
+def test_the_claim_names_the_range_of_a_map_that_is_not_all_of_the_domain(name):
+    claim = mapped(LANGEVIN, theta=z, by=MAPS[name]).check()["claim"].answer
+    assert (claim == "exact") == (name == "sinh") and claim.startswith("exact")
+    within = Recipe(name="within", state=share, H=potential(share), D={share: 1})
+    assert mapped(within, theta=z, by=sigmoid).check()["claim"].answer == "exact"
+
+
+def test_an_auxiliary_block_has_coordinates_of_its_own():
+    spread = vector("s", domain="positive")
+    H = potential(theta) + total(spread - 2 * log(spread))
+    wide = Recipe(name="wide", state=(theta, spread), H=H, D={theta: spread, spread: spread}, scheme="Euler")
+    moved = mapped(wide, s=z, by=exp)
+    assert moved.state == (theta, z) and not moved.maps and moved.D[0, 0] == exp(z)
+    assert moved.check().exact
+
+
+@pytest.mark.parametrize("name", MAPS)
 def test_the_energy_of_z_has_the_volume_at_every_temperature(name):
     """-log of exp(-U(f(z))/T) |f'(z)| is H'(z)/T, up to a constant."""
     volume = mapped(RIEMANN, theta=z, by=MAPS[name]).H - potential(z)
@@ -414,13 +431,13 @@ def test_other_mistakes_are_refused():
         mapped(CIR, theta=z, by=tanh)
     with pytest.raises(RecipeError, match="is not the inverse of"):
         mapped(CIR, theta=z, by=exp, inverse=lambda x: x)
-    with pytest.raises(RecipeError, match="'p' is not the target"):
-        mapped(LANGEVIN, p=z, by=exp)
+    with pytest.raises(RecipeError, match="'q' is no block"):
+        mapped(LANGEVIN, q=z, by=exp)
     with pytest.raises(RecipeError, match="is no real vector"):
         mapped(LANGEVIN, theta=scalar("s"), by=exp)
     with pytest.raises(RecipeError, match="the name 'p' is taken"):
         mapped(LANGEVIN, theta=vector("p"), by=exp)
-    with pytest.raises(RecipeError, match="one target is mapped once"):
+    with pytest.raises(RecipeError, match="one block is mapped once"):
         mapped(mapped(LANGEVIN, theta=z, by=exp), z=vector("y"), by=exp)
     with pytest.raises(RecipeError, match="the start is out of the range of theta = exp"):
         samplers.sample(mapped(LANGEVIN, theta=z, by=exp), ENERGIES["torch"], init=-torch.ones(2), step_size=0.1)

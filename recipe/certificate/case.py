@@ -8,7 +8,7 @@ from sympy import Dummy, Expr, Float, S
 from ..declared import Block
 from ..dynamics import Dynamics
 from ..marginal import Gaussian, eliminate_gaussians
-from ..symbols import Total
+from ..symbols import Potential, Total
 from .explicit import Explicit, written_out
 
 SITES = 2  # number of sites for numerical questions
@@ -78,7 +78,7 @@ class Case:
 
 
 def couples_sites(recipe: Dynamics) -> bool:
-    """Whether H reads sums over the sites in another way than as terms: its tails are those of a number of sites.
+    """Whether D reads other sites, or H sums over them in another way than as terms: tails are of a number of sites.
 
     >>> from recipe import Recipe, total, vector
     >>> from sympy import log
@@ -87,6 +87,8 @@ def couples_sites(recipe: Dynamics) -> bool:
     >>> [couples_sites(Recipe(name="a", state=theta, H=H, D={theta: 1})) for H in energies]
     [False, True]
     """
+    if any(t.has(*recipe.state) for e in recipe.D for t in e.atoms(Total, Potential)):
+        return True
     sums = {e: Dummy(real=True) for e in recipe.H.atoms(Total) if e.has(*recipe.state)}
     slopes = [recipe.H.xreplace(sums).diff(s) for s in sums.values()]
     return any(slope.has(*recipe.state, *sums.values()) for slope in slopes)
@@ -107,6 +109,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         Q=recipe.Q.extract(rows, rows),
         target=targets if len(targets) > 1 else next(iter(targets or state)),
         pieces=recipe.pieces,
+        requires=recipe.requires,
         adapt=recipe.adapt,
         jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},
         marginal=recipe.marginal if targets == recipe.targets else recipe.H,

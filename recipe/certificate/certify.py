@@ -8,6 +8,7 @@ from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
+from ..bound import Bound
 from ..declared import temperature as T
 from ..derive import residual
 from ..dynamics import Dynamics
@@ -113,9 +114,11 @@ def smooth(case: Case) -> Answer:
     """Whether D, Q and H have no jumps: the flow of mass through a jump is in no formula."""
     question = "the formulas have no jumps"
     recipe = case.recipe
-    if all(map(smoothness.is_smooth, (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values()))):
+    formulas = (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())
+    if all(map(smoothness.is_smooth, formulas)):
         return question, "they are made of smooth functions", "proved"
-    jump = smoothness.jump(case.explicit)
+    networks = sorted({type(f) for e in formulas for f in e.atoms(Bound)}, key=lambda f: f.__name__)
+    jump = next(filter(None, map(smoothness.jump_of_network, networks)), "") or smoothness.jump(case.explicit)
     return (question, jump, "failed") if jump else (question, "none on lines through random states", "checked")
 
 
@@ -150,6 +153,11 @@ def explosion(case: Case) -> Answer:
     for end in ends.explosions(case.one_site):
         answer = f"{end.coordinate} reaches {end.at} in a finite time: D grows faster there than exp(H)"
         return question, f"{answer}, by Feller's test", "failed"
+    sites = case.over(case.sites)
+    runs_off = ends.outwards(sites)
+    if runs_off:
+        of = f"{sites.size} coordinates" if runs_off == "failed" else f"{sites.size} coordinates, on the mean over rays"
+        return question, f"D grows too fast along rays of {of}: exp(H)/D has a finite integral there", runs_off
     entry = ends.entry_without_mean(case.one_site)
     if entry:
         answer = f"{entry} has no finite mean under exp(-H): whether it carries chains there is not decided"
@@ -255,6 +263,7 @@ def _claim(case: Case, findings: list[Finding]) -> Finding:
     if claim == "exact" and case.recipe.adapt:
         claim = f"given frozen {', '.join(sorted(map(str, case.recipe.adapted)))}"
     is_settled = _is_settled(case.recipe, claim)
+    claim += "".join(f" on the range of the map {own}" for own in case.declared.maps.values() if not own.covers)
     if is_of_one_temperature(by_topic["marginal"].answer):
         claim += f" at temperature {case.temperature:g}"
     if "failed" in verdicts:

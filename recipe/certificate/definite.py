@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
+from sympy.core.relational import Relational
 
 from ..algebra import entries
 from ..arrays import of_arrays
@@ -29,7 +30,7 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     """
     D = recipe.D.xreplace({temperature: S.One})
     if not couples_sites(D):
-        return minimum_eigenvalue(D, points=points, fixed=fixed)
+        return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
     return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
 
 
@@ -38,12 +39,16 @@ Number = float | tuple[float, ...]
 
 
 def minimum_eigenvalue(
-    A: ImmutableMatrix, *, points: int, fixed: Mapping[Symbol, float | list[float] | None] | None = None
+    A: ImmutableMatrix,
+    *,
+    points: int,
+    fixed: Mapping[Symbol, float | list[float] | None] | None = None,
+    requires: Sequence[Relational] = (),
 ) -> tuple[float, str]:
     """The least eigenvalue of a symmetric matrix over random states, and where; (0, "") if it is >= 0 by signs.
 
     `points`: number of random states; `fixed`: numbers by symbol, or lists of numbers that the points take in turn;
-    None for a random value.
+    None for a random value. `requires`: relations of the symbols that hold at every state.
 
     >>> from recipe import positive, real
     >>> a, x = positive("a"), real("x")
@@ -55,22 +60,29 @@ def minimum_eigenvalue(
     known = {s: tuple(v) if isinstance(v, list) else v for s, v in (fixed or {}).items() if v is not None}
     rows = sorted({i for i, _ in entries(A)})
     A = A.extract(rows, rows)
-    return (0.0, "") if _is_nonnegative(A) else _least(A, points, tuple(known.items()))
+    return (0.0, "") if _is_nonnegative(A) else _least(A, points, tuple(known.items()), tuple(requires))
 
 
 def least_value(expression: Expr, *, points: int) -> tuple[float, str]:
     """The least value of a formula at random states, and where; unlike signs, values distinguish 0 from above 0."""
-    return _least(ImmutableMatrix([[expression]]), points, ())
+    return _least(ImmutableMatrix([[expression]]), points, (), ())
 
 
 @lru_cache(maxsize=256)
-def _least(A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...]) -> tuple[float, str]:
+def _least(
+    A: ImmutableMatrix, points: int, fixed: tuple[tuple[Symbol, Number], ...], requires: tuple[Relational, ...]
+) -> tuple[float, str]:
     """The least eigenvalue over random states, and where; cached for recipes that are variants of each other."""
     import numpy as np
 
     outside, _ = masked(A, *OPAQUE)
-    symbols = sorted(outside.free_symbols, key=lambda s: s.name)
+    required = set().union(*(relation.free_symbols for relation in requires))
+    symbols = sorted(outside.free_symbols | required, key=lambda s: s.name)
     states = np.array(list(_points(symbols, points, dict(fixed)))).T
+    holds = np.ones(states.shape[1:], dtype=bool)
+    for relation in requires:
+        holds &= np.broadcast_to(of_arrays([symbols], relation)(states), holds.shape)
+    states = states[:, holds] if holds.any() else states
     with np.errstate(all="ignore"):
         values = [np.broadcast_to(e, states.shape[1:]) for e in of_arrays([symbols], list(outside), cse=True)(states)]
     matrices = np.array(values, dtype=float).T.reshape(-1, *A.shape)

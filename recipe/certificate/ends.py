@@ -7,6 +7,7 @@ A coordinate without noise of its own, moved by Q, reaches b if H is finite ther
 """
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ from ..marginal import eliminate_gaussians
 from ..operators import fields_of
 from ..symbols import OPAQUE
 from . import tails
-from .explicit import Explicit, Line
+from .explicit import SEED, Explicit, Line, draw_inside
 
 FALLS = -1e-3  # slope of L below which L is taken to fall
 STATES = 4  # number of states of the other coordinates
 NEAR, FAR = 8.0, 24.0  # values of y between which the slope of L is taken: x is b + e^-24 at the nearest
+RAYS = 64  # number of rays on which coordinates that share their noise are followed
 LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
 NOTHING = 600.0  # rise of H/T above which exp(-H/T) is numerically 0
@@ -63,6 +65,39 @@ def explosions(explicit: Explicit) -> list[End]:
             infinities = [at for at in (math.inf, -math.inf) if at in (domain.low, domain.high)]
             reached += [End(str(line.z), line.block, at) for at in infinities if explodes(line, at)]
     return reached
+
+
+def outwards(explicit: Explicit) -> str:
+    """How chains run off along rays of coordinates that share their noise: "failed", "open", or "" if they do not.
+
+    With A(r) the mean of D_rr exp(-H/T) r^(n-1) over the directions, a chain of a proper law stays finite if the
+    integral of 1/A diverges: the capacity of a ball is 0 then. Where it converges along every ray, chains run off.
+    Source: Fukushima, Oshima & Takeda 2011, Dirichlet Forms and Symmetric Markov Processes, Theorem 1.6.3.
+    """
+    z = explicit.coordinates
+    own = [i for i in range(explicit.size) if explicit.D[i, i].free_symbols - {z[i]} and explicit.blocks[i].domain.is_real]
+    if len(own) < 2:
+        return ""
+    draw = np.random.default_rng(SEED)
+    u = draw.normal(size=(RAYS, len(own)))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    y = np.arange(1.0, 90.0, 0.25)
+    state = np.array([draw_inside(b, random.Random(SEED)) for b in explicit.blocks])
+    at = np.repeat(state[:, None], RAYS * len(y), axis=1)
+    at[own] = (u.T[:, :, None] * np.sinh(y)).reshape(len(own), -1)
+    D = explicit.function([explicit.D[i, j] for i in own for j in own])(at).reshape(len(own), len(own), RAYS, -1)
+    H = explicit.function([explicit.H])(at).reshape(RAYS, -1) / explicit.temperature
+    with np.errstate(all="ignore"):
+        log_A = np.log(np.einsum("ri,ijry,rj->ry", u, D, u)) - H + (len(own) - 1) * y
+        rays = [_falls(y - own_ray) for own_ray in log_A]
+        mean = _falls(y - np.log(np.mean(np.exp(log_A - log_A.max(axis=0)), axis=0)) - log_A.max(axis=0))
+    return "failed" if all(rays) else "open" if mean else ""
+
+
+def _falls(L: np.ndarray) -> bool:
+    """Whether a function falls at the last of the points where it is finite."""
+    known = L[: int(np.isfinite(L).argmin())] if not np.isfinite(L).all() else L
+    return len(known) > 4 and bool(known[-1] - known[-5] < FALLS)
 
 
 def walls(explicit: Explicit) -> list[End]:

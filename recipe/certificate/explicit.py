@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # numpy is imported where numbers are asked for
     from numpy import ndarray
 
 SEED = 2015
+ROUNDING = 1e-12  # least eigenvalue above which a matrix is regular
+TRIES = 100  # draws of parameters that satisfy `requires`
 Row = tuple[int, Block, int | None]  # number of a block, the block, and its site
 
 
@@ -163,7 +165,7 @@ def written_out(
 ) -> Explicit:
     """The recipe over `sites` sites; parameters have their `values` by name, else defaults, else random values.
 
-    `H`: an energy to use instead of the recipe's.
+    The value of an operator is its least eigenvalue, by which a semidefinite one may be regular. `H`: an energy to use instead of the recipe's.
     """
     return _Writer(recipe, sites, temperature, values or {}).recipe_over_sites(recipe.H if H is None else H)
 
@@ -177,10 +179,22 @@ class _Writer:
         self.temperature = Rational(repr(float(at_temperature)))
         self.values = values
         self.draw = random.Random(SEED)
-        self.numbers: dict = {temperature: self.temperature}
+        self.numbers: dict = {temperature: self.temperature, **self.required()}
         self.symbols: dict = {}
         self.spectra: dict = {}  # eigenvalues and eigenvectors, by operator
         self.matrices: dict[Expr, ImmutableMatrix] = {}  # by formula
+
+    def required(self) -> dict[Symbol, Expr]:
+        """Numbers of the parameters in `requires` that satisfy it, if random ones are found that do."""
+        parameters = sorted({s for r in self.recipe.requires for s in r.free_symbols}, key=str)
+        numbers: dict[Symbol, Expr] = {}
+        for _ in range(TRIES if parameters else 0):
+            known = {s: self.values.get(s.name, getattr(s, "default", None)) for s in parameters}
+            values = {s: random_value(s, self.draw) if x is None else x for s, x in known.items()}
+            numbers = {s: Rational(repr(float(x))) for s, x in values.items()}
+            if all(relation.xreplace(numbers) == True for relation in self.recipe.requires):  # noqa: E712
+                break
+        return {s: x for s, x in numbers.items() if not getattr(s, "is_vector", False)}
 
     def recipe_over_sites(self, H: Expr) -> Explicit:
         """The Explicit form of the recipe with the energy H."""
@@ -234,11 +248,11 @@ class _Writer:
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
-                self.spectra[M] = _spectrum(getattr(M, "matrix_kind", "definite"), self.sites, self.draw)
-            values, vectors = self.spectra[M]
+                kind = getattr(M, "matrix_kind", "definite")
+                is_regular = kind == "semidefinite" and self.values.get(M.name, 0.0) > ROUNDING
+                self.spectra[M] = _spectrum("definite" if is_regular else kind, self.sites, self.draw)
             numbers = {s: self.number(s, None) for s in F.free_symbols - {M}}
-            images = [complex(F.xreplace({**numbers, M: S(complex(x))})) for x in values]
-            rows = ((vectors * images) @ vectors.conj().T).real.tolist()
+            rows = image_of(F, M, self.spectra[M], numbers).tolist()
             self.matrices[F] = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
         return self.matrices[F]
 
@@ -294,16 +308,31 @@ class _Writer:
         return diff(smooth, x, sum(f.orders) if of_network else 0).xreplace({x: argument})
 
 
+def spectrum_of(A: "ndarray") -> "tuple[ndarray, ndarray]":
+    """The eigenvalues and eigenvectors of a symmetric or skew matrix."""
+    from numpy.linalg import eigh
+
+    if abs(A + A.T).max() < abs(A - A.T).max() * 1e-9:
+        values, vectors = eigh(1j * A)
+        return -1j * values, vectors
+    return eigh((A + A.T) / 2)
+
+
+def image_of(F: Expr, M: Symbol, spectrum: "tuple[ndarray, ndarray]", numbers: Mapping) -> "ndarray":
+    """The matrix of a formula of one operator, by the spectrum of the operator."""
+    values, vectors = spectrum
+    images = [complex(F.xreplace({**numbers, M: S(complex(x))})) for x in values]
+    return ((vectors * images) @ vectors.conj().T).real
+
+
 def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, ndarray]":
     """The eigenvalues and eigenvectors of a random matrix of a kind; singular for "semidefinite"."""
     from numpy import array
-    from numpy.linalg import eigh
 
     A = array([[draw.gauss(0, 1) for _ in range(sites)] for _ in range(sites)])
     if kind == "skew":
-        values, vectors = eigh(1j * (A - A.T))
-        return -1j * values, vectors
-    values, vectors = eigh(A + A.T)
+        return spectrum_of(A - A.T)
+    values, vectors = spectrum_of(A + A.T)
     if kind == "symmetric":
         return values, vectors
     values = 0.5 + abs(values)

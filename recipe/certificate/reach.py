@@ -8,7 +8,7 @@ controls, at almost all controls (Sussmann & Jurdjevic 1972), so that one random
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -74,20 +74,41 @@ def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0)
     `refreshed`: coordinates that a jump redraws. With a rank below the number of coordinates the chain stays on a
     surface: its law is invariant, but the chain is not ergodic.
     """
-    draw = np.random.default_rng(seed)
     field, columns = _fields(explicit, refreshed)
-    best = (-1, np.eye(explicit.size))
-    for length in LENGTHS:
-        start = np.array([_start(b, draw) for b in explicit.blocks])
-        width = columns(start[:, None]).shape[1]
-        J = _sensitivities(start, draw.normal(size=(INTERVALS * explicit.size, width)), length, field, columns)
+
+    def velocity(z: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return field(z) + np.einsum("ijn,jn->in", columns(z), w)
+
+    width = explicit.size + len(refreshed)
+    return rank_of(velocity, explicit.blocks, INTERVALS * explicit.size, width, seed=seed)
+
+
+def rank_of(
+    velocity: Callable,
+    blocks: Sequence[Block],
+    intervals: int,
+    width: int,
+    *,
+    lengths: Sequence[float] = LENGTHS,
+    seed: int = 0,
+) -> tuple[int, np.ndarray]:
+    """The rank of a path's endpoint as a function of its controls, and the unreached directions, as in `rank`.
+
+    `velocity`: of states (size, N) and controls (width, N); `blocks`: of the coordinates.
+    """
+    draw = np.random.default_rng(seed)
+    size = len(blocks)
+    best = (-1, np.eye(size))
+    for length in lengths:
+        start = np.array([_start(b, draw) for b in blocks])
+        J = _sensitivities(start, draw.normal(size=(intervals, width)), length, velocity)
         if not np.isfinite(J).all():
             continue
         U, sizes, _ = np.linalg.svd(J)
         number = int((sizes > SMALL * max(sizes[0], 1e-300)).sum()) if sizes[0] > 0 else 0
         if number > best[0]:
             best = number, U[:, number:].T
-        if number == explicit.size:
+        if number == min(J.shape):
             break
     return best
 
@@ -155,31 +176,23 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
     return rounded.function(rounded.curl), columns
 
 
-def _sensitivities(
-    start: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable
-) -> np.ndarray:
+def _sensitivities(start: np.ndarray, controls: np.ndarray, length: float, velocity: Callable) -> np.ndarray:
     """The derivative of the endpoint of a path in all its controls, by central differences."""
     step = 1e-4
     number = controls.size
     shifts = step * np.concatenate([np.eye(number), -np.eye(number)]).T.reshape(*controls.shape, 2 * number)
-    ends = _endpoints(
-        np.repeat(start[:, None], 2 * number, axis=1), controls[..., None] + shifts, length, field, columns
-    )
+    ends = _endpoints(np.repeat(start[:, None], 2 * number, axis=1), controls[..., None] + shifts, length, velocity)
     return (ends[:, :number] - ends[:, number:]) / (2 * step)
 
 
-def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, field: Callable, columns: Callable) -> np.ndarray:
+def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, velocity: Callable) -> np.ndarray:
     """The endpoints of paths under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
     steps = max(2, math.ceil(length / len(controls) / STEP))
     dt = length / (len(controls) * steps)
     with np.errstate(all="ignore"):
         for u in controls:
-
-            def velocity(x: np.ndarray, u: np.ndarray = u) -> np.ndarray:
-                return field(x) + np.einsum("ijn,jn->in", columns(x), u)
-
             for _ in range(steps):
-                z = _runge_kutta(velocity, z, dt)
+                z = _runge_kutta(partial(velocity, w=u), z, dt)
         return z
 
 

@@ -1,8 +1,8 @@
 """Search for jumps of H, D and Q inside of the domain: the flux at a jump is in no formula.
 
-Each function is evaluated along every coordinate through a few random states, on a grid that is fine near 0. Intervals
-with large differences are halved; a function jumps if the difference stays. Kinks, as of Abs and Max, and poles at
-which exp(-H) vanishes, are no jumps.
+Each function is evaluated along every coordinate through a few random states, on a grid that is fine near 0, and a
+network along lines through its arguments. Intervals with large differences are halved; a function jumps if the
+difference stays. Kinks, as of Abs and Max, and poles at which exp(-H) vanishes, are no jumps.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +14,13 @@ from sympy.core.function import AppliedUndef
 
 from ..algebra import entries
 from ..bound import Bound
-from ..domains import Domain
+from ..domains import NAMED, Domain
 from ..symbols import Crossing, Partial, Potential, Total
-from .explicit import Explicit
+from .explicit import SEED, Explicit
 from .tails import point
 
 GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
+LINES = 6  # lines through the arguments of a network
 LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
 
@@ -42,11 +43,26 @@ def is_smooth(e: Expr) -> bool:
             smooth = whole or e.base.is_positive or (e.exp.is_Integer and e.base.is_nonzero)
         case log():
             smooth = e.args[0].is_positive
-        case AppliedUndef() | Bound() | Abs() | Max() | Min():
+        case AppliedUndef() | Abs() | Max() | Min():
             smooth = True
         case _:
             smooth = isinstance(e, (Add, Mul, Total, Derivative, *SMOOTH))
     return bool(smooth) and all(map(is_smooth, e.args))
+
+
+def jump_of_network(f: type[Bound]) -> str:
+    """The first jump of a network along lines through its arguments, in words; empty if there is none."""
+    draw = np.random.default_rng(SEED)
+    x = point(NAMED["real"], np.linspace(-9.0, 9.0, GRID) + 1e-4)
+    for start, direction in draw.normal(size=(LINES, 2, f.family.arity)):
+
+        def along(t: np.ndarray, start: np.ndarray = start, direction: np.ndarray = direction) -> np.ndarray:
+            return f.on_arrays(*(a + b * t for a, b in zip(start, direction, strict=True)))
+
+        for place, (low, high) in _jumps_of(along, x, is_energy=True):
+            at = ", ".join(f"{value:.3g}" for value in start + direction * place)
+            return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
+    return ""
 
 
 def jump(explicit: Explicit) -> str:

@@ -4,20 +4,28 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 
 from integrators.adapting import Adapting, adapting
 from integrators.linear_law import has_normal_noise, is_affine, linear_chain
 from integrators.metropolis import MetropolisedStep
+from integrators.operators import Operator
 from recipe import Certificate, Energy, Recipe
 from recipe.algebra import entries
 from recipe.arguments import is_number
+from recipe.certificate.case import Case
 from recipe.certificate.integrals import normalisable_energy
+from recipe.certificate.motion import rank_of_run
+from recipe.certificate.reach import is_reached_by_form
+from recipe.declared import Block
 from recipe.errors import RecipeError, warn
 from recipe.results import VERDICTS
 from recipe.symbols import Total
 
+from ..target.layout import by_block, position_of
+from ..target.target import Target
 from .plan import Plan, Stage
 
 DESCENT = "none: at temperature 0 chains descend to a mode"
@@ -63,6 +71,44 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], sites: int
     return "; then ".join(promises)
 
 
+def check_reach(plan: Plan, law: str, target: Target, parameters: Mapping, start: Mapping, where: str) -> str:
+    """The law of a run, weaker if noise does not reach every block under the run's own U, operators and sites.
+
+    Asked where momenta, or the target, lack noise of their own, the form of the drift does not answer it, and U is one
+    function without data.
+    """
+    stage = next((s for s in plan.stages if s.phase.keep), plan.stages[-1])
+    recipe = stage.step.declared
+    temperature = max(stage.probes()[1])
+    is_asked = not (recipe.has_several_potentials or recipe.fields or stage.step.frozen) and temperature > 0
+    movers = [recipe.state.index(b) for b in recipe.momenta or recipe.targets]
+    is_asked &= not all(recipe.D[i, i].is_positive for i in movers)
+    if not is_asked or "exact" not in law or target.data is not None or is_reached_by_form(recipe):
+        return law
+    like = start[recipe.targets[0].name]
+    identity = torch.eye(like[0].numel(), dtype=torch.float64)
+    constant = {n: M for n, M in parameters.items() if isinstance(M, Operator) and not isinstance(M, Adapting)}
+    matrices = {name: (M @ identity.to(M.tensors[0])).T.double().cpu().numpy() for name, M in constant.items()}
+    values = {name: x for name, value in parameters.items() if (x := _number(value)) is not None}
+
+    def gradient(at: Mapping[Block, np.ndarray]) -> dict[Block, np.ndarray]:
+        blocks = {b.name: torch.tensor(at[b], device=like.device) for b in recipe.targets}
+        shaped = {name: x.reshape(len(x), *start[name].shape[1:]) for name, x in blocks.items()}
+        slopes = by_block(recipe, target.at(position_of(recipe, shaped)).slope)
+        return {b: slopes[b.name].detach().reshape(at[b].shape).cpu().numpy() for b in recipe.targets}
+
+    case = Case(recipe, temperature, (), values)
+    try:
+        known = rank_of_run(case, like[0].numel(), gradient, matrices)
+    except (TypeError, ValueError, RuntimeError, IndexError):  # U takes no float64, say
+        return law
+    if known is None or known[0] == known[1]:
+        return law
+    reached = f"under the energy and the operators of the run it reaches {known[0]} of {known[1]} directions"
+    warn(f"{where}: the noise reaches every block? {reached}: invariant, but not ergodic")
+    return law.replace("exact", "invariant; not ergodic", 1)
+
+
 @lru_cache(maxsize=128)
 def _certificate(
     recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int
@@ -80,7 +126,13 @@ def _certificate(
 
 
 def _number(x: Any) -> float | None:
-    """A parameter as a number: of one value per site the value nearest to 0, the worst case; None of an operator."""
+    """A parameter as a number, the worst case: of one value per site that nearest to 0, of an operator its least one.
+
+    None for an operator that adapts or is a function.
+    """
+    if isinstance(x, Operator) and not isinstance(x, Adapting):
+        eigenvalues = x.eigenvalues()
+        return None if eigenvalues.is_complex() else float(eigenvalues.min().clamp(min=0))
     if is_number(x):
         return float(x)
     if torch.is_tensor(x) and x.numel():

@@ -32,7 +32,7 @@ from .exchange import Ladder, Swaps, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .gauges import Gauges
 from .inputs import Inputs
-from .law import check_law, check_stability
+from .law import check_law, check_reach, check_stability
 from .pairs import PairedRun
 from .phases import Phase, phases_of
 from .plan import Plan, Value, plan_of, step_of
@@ -182,6 +182,7 @@ def sample(
         observe,
         where=where,
     )
+    law = check_reach(plan, law, target, parameters, start, where)
     place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
     inputs = Inputs(target, seed, first_chain, parameters_like(recipe, parameters, like))
