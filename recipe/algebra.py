@@ -15,7 +15,6 @@ from sympy import (
     S,
     Symbol,
     degree,
-    diff,
     expand,
     expand_log,
     log,
