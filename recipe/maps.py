@@ -136,8 +136,9 @@ def mapped(
         H'(z) = H(f(z)) - T log|det df/dz|,   log|det df/dz| = total(log|f'(z)|) for f of one site
 
     The keyword is the name of the target or of another block, its value the real block z. `by`: a monotone, smooth
-    function; sympy finds the `inverse` by default. On a part of theta's domain, as of tanh, the law is cut to it. D and Q are the formulas for z; if `carried`, the formulas for theta, so that the SDE does
-    not change. A map may read sums over the sites, such as `exp(z)/(1 + total(exp(z)))`, the first d - 1 of d shares;
+    function; sympy finds the `inverse` by default. The law is cut to the range of the map, for tanh to (-1, 1). D and Q
+    are the formulas for z; if `carried`, the formulas for theta, so that the SDE does not change. A map may read sums
+    over the sites, such as `exp(z)/(1 + total(exp(z)))`, the first d - 1 of d shares;
     then `inverse` must be given, here `log(theta/(1 - total(theta)))`, and `carried` must be False. Energies, starts
     and draws of `samplers.sample` are in theta, as is a bound Energy; the gradient of a Step is by z. Raises
     RecipeError for a map that is not monotone, lacks a slope or has a singular Jacobian somewhere, or leaves the domain
