@@ -155,6 +155,8 @@ def explosion(case: Case) -> Answer:
         return question, f"{answer}, by Feller's test", "failed"
     sites = case.over(case.sites)
     runs_off = ends.outwards(sites)
+    if runs_off == "checked":
+        return question, f"exp(H)/D has no finite integral along rays of {sites.size} coordinates", runs_off
     if runs_off:
         of = f"{sites.size} coordinates" if runs_off == "failed" else f"{sites.size} coordinates, on the mean over rays"
         return question, f"D grows too fast along rays of {of}: exp(H)/D has a finite integral there", runs_off

@@ -30,6 +30,7 @@ FALLS = -1e-3  # slope of L below which L is taken to fall
 STATES = 4  # number of states of the other coordinates
 NEAR, FAR = 8.0, 24.0  # values of y between which the slope of L is taken: x is b + e^-24 at the nearest
 RAYS = 64  # number of rays on which coordinates that share their noise are followed
+ALIKE = 1.0  # largest difference of log A between rays that are alike
 LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
 NOTHING = 600.0  # rise of H/T above which exp(-H/T) is numerically 0
@@ -68,14 +69,15 @@ def explosions(explicit: Explicit) -> list[End]:
 
 
 def outwards(explicit: Explicit) -> str:
-    """How chains run off along rays of coordinates that share their noise: "failed", "open", or "" if they do not.
+    """Whether chains run off along rays of the coordinates that share their noise: "failed", "open", "checked" or "".
 
     With A(r) the mean of D_rr exp(-H/T) r^(n-1) over the directions, a chain of a proper law stays finite if the
-    integral of 1/A diverges: the capacity of a ball is 0 then. Where it converges along every ray, chains run off.
-    Source: Fukushima, Oshima & Takeda 2011, Dirichlet Forms and Symmetric Markov Processes, Theorem 1.6.3.
+    integral of 1/A diverges: the capacity of a ball is 0 then. This is "checked" where A is alike on all rays and no
+    other entry of D or Q varies. Chains run off where the integral converges along every ray. Source: Fukushima, Oshima
+    & Takeda 2011, Dirichlet Forms and Symmetric Markov Processes, Theorem 1.6.3.
     """
-    z = explicit.coordinates
-    own = [i for i in range(explicit.size) if explicit.D[i, i].free_symbols - {z[i]} and explicit.blocks[i].domain.is_real]
+    pairs = enumerate(zip(explicit.coordinates, explicit.blocks, strict=True))
+    own = [i for i, (z, b) in pairs if b.domain.is_real and explicit.D[i, i].free_symbols - {z}]
     if len(own) < 2:
         return ""
     draw = np.random.default_rng(SEED)
@@ -91,7 +93,11 @@ def outwards(explicit: Explicit) -> str:
         log_A = np.log(np.einsum("ri,ijry,rj->ry", u, D, u)) - H + (len(own) - 1) * y
         rays = [_falls(y - own_ray) for own_ray in log_A]
         mean = _falls(y - np.log(np.mean(np.exp(log_A - log_A.max(axis=0)), axis=0)) - log_A.max(axis=0))
-    return "failed" if all(rays) else "open" if mean else ""
+        apart = np.nan_to_num(log_A.max(axis=0) - log_A.min(axis=0), nan=0.0).max()
+    varying = {i for (i, _), e in nonzero(explicit.D).items() if e.free_symbols}
+    if all(rays) or mean:
+        return "failed" if all(rays) else "open"
+    return "checked" if apart < ALIKE and varying <= {*own} and not any(nonzero(explicit.Q)) else ""
 
 
 def _falls(L: np.ndarray) -> bool:

@@ -165,7 +165,8 @@ def written_out(
 ) -> Explicit:
     """The recipe over `sites` sites; parameters have their `values` by name, else defaults, else random values.
 
-    The value of an operator is its least eigenvalue, by which a semidefinite one may be regular. `H`: an energy to use instead of the recipe's.
+    The value of an operator is its least eigenvalue, by which a semidefinite one may be regular. `H`: an energy to use
+    instead of the recipe's.
     """
     return _Writer(recipe, sites, temperature, values or {}).recipe_over_sites(recipe.H if H is None else H)
 
