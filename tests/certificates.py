@@ -3,13 +3,17 @@
 Each entry makes its Recipe when it is called, since some are refused when they are declared.
 """
 
-from sympy import Abs, Matrix, Max, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
+import torch
+from sympy import Abs, Matrix, Max, Piecewise, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
+from torch.nn import Hardshrink, Linear, ReLU, Sequential, Softplus, Threshold
 
+from integrators.networks import network
 from recipe import (
     Energy,
     Recipe,
     copies,
     function,
+    mapped,
     nonnegative,
     numerical,
     positive,
@@ -34,12 +38,33 @@ box, walled = vector("box", domain=(-1, 2)), scalar("walled", domain=(-1, 1))
 A, gamma, mu = positive("A", default=1.0), positive("gamma", default=1.0), positive("mu", default=1.0)
 U, n = potential(theta), total(1)
 U_r, U_s = copies(r, s)
+U2, U3 = potential(x, y), potential(x, y, z)
+early, late = positive("early", default=1.0), positive("late", default=2.0)
 TURNS = {(theta, p): -1}
 
 
 def recipe(name, state, H, D, Q=None, **more):
     """A recipe whose target is the first block, if no other one is named."""
     return Recipe(name=name, state=state, H=H, D=D, Q=Q or {}, **more)
+
+
+class Rounded(torch.nn.Module):
+    """Numbers rounded down; torch gives them the slope 0."""
+
+    def forward(self, inputs):
+        return inputs.floor()
+
+
+def learned(module):
+    """A positive network of one layer of such a module, of one input or several."""
+
+    def of(*inputs):
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            layers = Linear(len(inputs), 5), module, Linear(5, 1), Softplus()
+        return network(Sequential(*layers).double(), name="f", sign="positive")(*inputs)
+
+    return of
 
 
 def overdamped(D, H=None, block=theta, **more):
@@ -241,6 +266,9 @@ BY_TOPIC = {
         "explosion: a curl that grows faster than a Cauchy law falls": lambda: recipe(
             "swept", (x, y), log(1 + x**2) + y**2 / 2, {y: 1}, {(x, y): -((1 + x**2) ** 2)}
         ),
+        "explosion: noise exp(U) in three coordinates": lambda: recipe(
+            "outwards", (x, y, z), U3, dict.fromkeys((x, y, z), exp(U3)), target=(x, y, z), scheme="Euler"
+        ),
         "explosion: noise exp(x^2)": lambda: overdamped(exp(theta**2), total(theta**2) / 2),
         "explosion: Student under noise of the sixth power": lambda: overdamped(
             (1 + theta**2) ** 3, 2 * total(log(1 + theta**2))
@@ -268,6 +296,9 @@ BY_TOPIC = {
         "smooth: tanh(1/x)": lambda: overdamped(2 + tanh(1 / theta)),
         "smooth: atan(1/x)": lambda: overdamped(2 + atan(1 / theta)),
         "smooth: tanh(1/(x-1)) in Q": lambda: two({x: 1, y: 1}, Q={(x, y): 2 + tanh(1 / (x - 1))}),
+        "smooth: a network with a threshold": lambda: overdamped(learned(Threshold(0.1, 2.0))(theta)),
+        "smooth: a network that shrinks to 0": lambda: overdamped(1 + learned(Hardshrink())(theta) ** 2),
+        "smooth: a network that rounds": lambda: underdamped(U + total(p**2) / 2, learned(Rounded())(theta, p)),
         "smooth: a pole of Q": lambda: two({x: 1, y: 1}, Q={(x, y): tan(x)}),
         "smooth: H with a step": lambda: overdamped(1, total(theta**2) / 2 + total(atan(1 / theta))),
         "smooth: H with a sawtooth": lambda: overdamped(1, total(theta**2) / 2 + total(atan(tan(theta)))),
@@ -404,6 +435,17 @@ RIGHT = {
     ),
     "noise that vanishes on an axis, which motion crosses": lambda: two({x: 1, y: x**2}),
     "noise of each coordinate by the other": lambda: two({x: y**2, y: x**2}),
+    "noise exp(U) in two coordinates": lambda: two(dict.fromkeys((x, y), exp(U2)), U2),
+    "a network with kinks": lambda: overdamped(learned(ReLU())(theta)),
+    "Huber's kinetic energy": lambda: underdamped(
+        U + total(Piecewise((p**2 / 2, Abs(p) < A), (A * Abs(p) - A**2 / 2, True))), scheme="Euler"
+    ),
+    "noise that a relation of parameters makes positive": lambda: overdamped(late - early, requires=(early < late,)),
+    "a positive auxiliary block, seen by its log": lambda: mapped(
+        recipe("wide", (theta, rate), U + total(rate - 2 * log(rate)), {theta: rate, rate: rate}, scheme="Euler"),
+        rate=vector("log_rate"),
+        by=exp,
+    ),
     "noise that grows without end": lambda: overdamped(exp(theta), total(theta**2) / 2),
     "noise that dies out": lambda: overdamped(1 / (1 + exp(-theta)), total(theta**2) / 2),
     "a positive scale that a curl drives": lambda: recipe(

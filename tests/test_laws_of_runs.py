@@ -5,11 +5,11 @@ import warnings
 import pytest
 import sympy
 import torch
-from certificates import RIGHT, WRONG, U, overdamped, p, rate, theta, underdamped
+from certificates import RIGHT, WRONG, U, nose_hoover_langevin, overdamped, p, rate, theta, u, underdamped, v, x, y
 from covering import covering
 
 import samplers
-from recipe import Energy, RecipeError, nonnegative, total
+from recipe import Energy, Recipe, RecipeError, nonnegative, operator, potential, total
 from samplers import SGHMC, SGLD, SGNHT, Phase
 from samplers.testing import assert_stationary
 
@@ -18,6 +18,13 @@ a, b = sympy.symbols("a b", real=True)
 
 def bowl(theta):
     return (theta**2).sum() / 2
+
+
+def uneven(theta):
+    """A bowl without symmetry."""
+    x = theta.reshape(-1)
+    stiffness = torch.arange(1, len(x) + 1)
+    return (stiffness * x**2).sum() / 2 + x.sum().cos()
 
 
 def pendulum(angle):
@@ -34,7 +41,7 @@ def steps_of(recipe):
     start = {b.name: torch.full((2, 2) if b.is_vector else (2,), 0.5 + i / 10) for i, b in enumerate(recipe.targets)}
     energy = None
     if recipe.potential is not None:
-        own = [pendulum if b.domain.wraps else bowl for b in recipe.targets]
+        own = [pendulum if b.domain.wraps else uneven for b in recipe.targets]
         joint = lambda z: sum(f(x) for f, x in zip(own, z.values(), strict=True))  # noqa: E731
         energy = own[0] if recipe.has_copies or len(own) == 1 else joint
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
@@ -89,6 +96,55 @@ def test_parameters_are_those_of_the_run():
     for still in (0.0, torch.tensor([1.0, 0.0])):
         with pytest.warns(RuntimeWarning, match="the noise reaches every block.*never"):
             assert run(recipe, scheme="Euler", C=still).info["law"] == "invariant; not ergodic"
+
+
+def of_planes(z):
+    return z["x"] ** 2 / 2 + z["y"] ** 4 / 4
+
+
+def of_one_momentum():
+    """Two coordinates with momenta, of which one has noise."""
+    H, D = potential(x, y) + (u**2 + v**2) / 2, {u: 1}
+    return Recipe(name="one-momentum", state=(x, y, u, v), target=(x, y), H=H, D=D, Q={(x, u): -1, (y, v): -1})
+
+
+B = operator("B", kind="semidefinite")
+PAIR = {"x": torch.zeros(2), "y": torch.zeros(2)}
+MOTIONS = {  # recipe, energy, settings, whether noise reaches all
+    "springs alike, one thermostat": (nose_hoover_langevin(), bowl, {"init": torch.zeros(4)}, False),
+    "uneven springs, one thermostat": (nose_hoover_langevin(), uneven, {"init": torch.zeros(4)}, True),
+    "noise on one of two that U leaves apart": (of_one_momentum(), of_planes, {"init": PAIR}, False),
+    "noise on one of two that U couples": (
+        of_one_momentum(),
+        lambda z: of_planes(z) + (z["x"] - z["y"]) ** 2,
+        {"init": PAIR},
+        True,
+    ),
+    "friction of one site": (underdamped(U + total(p**2) / 2, B), bowl, {"B": torch.tensor([[1.0, 0], [0, 0]])}, False),
+    "friction of a site that U couples": (
+        underdamped(U + total(p**2) / 2, B),
+        uneven,
+        {"B": torch.tensor([[1.0, 0], [0, 0]])},
+        True,
+    ),
+    "a regular semidefinite matrix": (overdamped(B), bowl, {"B": torch.tensor([[1.0, 0], [0, 2]])}, True),
+    "a singular semidefinite matrix": (overdamped(B), bowl, {"B": torch.tensor([[1.0, 0], [0, 0]])}, False),
+}
+
+
+@pytest.mark.parametrize("name", MOTIONS)
+def test_noise_reaches_or_not_under_the_energy_and_the_operators_of_the_run(name):
+    recipe, energy, settings, reaches = MOTIONS[name]
+    draws, warnings = warned(lambda: run(recipe, energy, **settings))
+    assert draws.info["law"] == ("exact" if reaches else "invariant; not ergodic")
+    assert [("the noise reaches every block?" in w) for w in warnings] == [True] * (not reaches)
+
+
+def test_noise_that_explodes_from_three_sites_on_is_refused_there_without_advice_on_steps():
+    wild = overdamped(sympy.exp(U))
+    assert run(wild, init=torch.ones(2)).info["law"] == "exact"
+    with pytest.raises(RecipeError, match="run off to infinity.*along rays of 3.*No step size mends this"):
+        run(wild, init=torch.ones(3))
 
 
 @pytest.mark.parametrize(

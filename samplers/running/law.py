@@ -83,7 +83,8 @@ def check_reach(plan: Plan, law: str, target: Target, parameters: Mapping, start
     is_asked = not (recipe.has_several_potentials or recipe.fields or stage.step.frozen) and temperature > 0
     movers = [recipe.state.index(b) for b in recipe.momenta or recipe.targets]
     is_asked &= not all(recipe.D[i, i].is_positive for i in movers)
-    if not is_asked or "exact" not in law or target.data is not None or is_reached_by_form(recipe):
+    is_asked &= "exact" in law and target.data is None and (target.whole is not None or bool(recipe.operators))
+    if not is_asked or is_reached_by_form(recipe):
         return law
     like = start[recipe.targets[0].name]
     identity = torch.eye(like[0].numel(), dtype=torch.float64)
@@ -92,6 +93,8 @@ def check_reach(plan: Plan, law: str, target: Target, parameters: Mapping, start
     values = {name: x for name, value in parameters.items() if (x := _number(value)) is not None}
 
     def gradient(at: Mapping[Block, np.ndarray]) -> dict[Block, np.ndarray]:
+        if target.whole is None:
+            return {}
         blocks = {b.name: torch.tensor(at[b], device=like.device) for b in recipe.targets}
         shaped = {name: x.reshape(len(x), *start[name].shape[1:]) for name, x in blocks.items()}
         slopes = by_block(recipe, target.at(position_of(recipe, shaped)).slope)
