@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sympy import Add, ImmutableMatrix, S, expand, log, sqrt, zeros
+import torch
+from certificates import learned
+from sympy import Add, ImmutableMatrix, S, expand, log, sinh, sqrt, tanh, zeros
 
-from recipe import Energy, Recipe, RecipeError
+from recipe import Energy, Recipe, RecipeError, mapped, operator
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import scalar, total, vector
+from samplers import sample
 from samplers.testing.cases import case_of
 
-KINDS = ("properness", "boundary", "reach", "temperature", "frozen blocks")
+KINDS = ("properness", "boundary", "reach", "temperature", "frozen blocks", "range", "jump", "curl", "tail")
+MANY = 9  # sites of a heavy tail
 ELSEWHERE = 3.0  # the temperature at which a law of temperature 1 is checked
 
 Change = tuple[str, Callable[[], Recipe]]  # the mistake in words, and the recipe
@@ -33,6 +37,7 @@ class Unsound:
     temperature: float = 1.0
     freeze: tuple[str, ...] = ()
     values: dict[str, float] = field(default_factory=dict)
+    sites: int | None = None
 
     def certificate(self, temperature=None):
         """The certificate of the recipe; None for a recipe that is refused at its declaration."""
@@ -41,15 +46,23 @@ class Unsound:
         except RecipeError:
             return None
         values = {s.name: self.values[s.name] for s in recipe.parameters if s.name in self.values}
-        return recipe.check(temperature=temperature or self.temperature, freeze=self.freeze, **values)
+        at = temperature or self.temperature
+        return recipe.check(temperature=at, freeze=self.freeze, sites=self.sites, **values)
+
+    @property
+    def is_seen(self):
+        """Whether the certificate does not call the recipe exact on all of its domain."""
+        certificate = self.certificate()
+        return (
+            certificate is None or not certificate.exact or " on the range of the map " in certificate["claim"].answer
+        )
 
     def killing_time(self, layer):
         """The seconds in which the layer "symbolic" finds the fault, else None; other layers are not run."""
         if layer != "symbolic":
             return None
         started = time.perf_counter()
-        certificate = self.certificate()
-        return None if certificate is not None and certificate.exact else time.perf_counter() - started
+        return time.perf_counter() - started if self.is_seen else None
 
 
 def unsound_recipes(recipe):
@@ -64,14 +77,34 @@ def unsound_recipes(recipe):
         ("properness", _improper(recipe)),
         ("boundary", _open_ends(recipe)),
         ("reach", _unreached(recipe)),
+        ("reach", _divided(recipe, wrong=True)),
+        ("range", _cut(recipe, wrong=True)),
+        ("jump", _learned(recipe, wrong=True)),
+        ("curl", _no_gradient(recipe)),
     ):
         for mistake, declare in changes:
             yield Unsound(kind, mistake, declare, values=values)
+    for mistake, declare in _heavy(recipe, wrong=True):
+        yield Unsound("tail", mistake, declare, values=values, sites=MANY)
     for mistake, declare in _of_one_temperature(recipe):
         yield Unsound("temperature", mistake, declare, temperature=ELSEWHERE, values=values)
     moving = [b for b in recipe.state if not b.domain.is_discrete]
     for b in moving if len(moving) > 1 else []:
         yield Unsound("frozen blocks", f"{b} held still", lambda: recipe, freeze=(b.name,), values=values)
+
+
+def sound_recipes(recipe):
+    """Yields right neighbours of the unsound recipes: a hill for a wall, a smooth network for one that jumps.
+
+    >>> from samplers import SGLD
+    >>> [one.mistake for one in sound_recipes(SGLD)]
+    ['none: theta = sinh(z)', 'none: the noise of theta by a network', 'none: U of a light tail of all sites']
+    """
+    values: dict[str, Any] = case_of(recipe).parameters
+    for changes in (_divided, _cut, _learned, _heavy):
+        for change, declare in changes(recipe, wrong=False):
+            sites = MANY if changes is _heavy else None
+            yield Unsound("none", f"none: {change}", declare, values=values, sites=sites)
 
 
 def _changed(recipe, **changes):
@@ -166,3 +199,69 @@ def _of_one_temperature(recipe):
         mass = 1 + theta**2
         H = recipe.H.xreplace({p: p / sqrt(mass)}) + total(log(mass)) / 2
         yield f"a mass of {theta} for {p}, its log not times T", partial(_changed, recipe, H=H)
+
+
+# ---- newer features: walls, singular operators, maps, networks, gradients of a run, tails of all sites
+
+
+def _divided(recipe, wrong):
+    """Yields recipes with a wall at 0, or a hill, in the energy of a momentum, and noise by a singular operator."""
+    for b in recipe.momenta:
+        if b.domain.is_real and not recipe.jumps:
+            hill = 1 / b**2 if wrong else 1 / (1 + b**2)
+            own = total(hill) if b.is_vector else hill
+            name = "a wall at 0" if wrong else "a hill at 0"
+            yield f"{name} in the energy of {b}", partial(_changed, recipe, H=recipe.H + own, adapt=recipe.adapt)
+    for b in recipe.targets if wrong else ():
+        i = recipe.state.index(b)
+        is_alone = len(recipe.state) == 1 and b.is_vector and b.domain.is_real and not recipe.adapt
+        if is_alone and not recipe.D[i, i].has(b):
+            D = ImmutableMatrix([[operator("singular", kind="semidefinite")]])
+            yield f"the noise of {b} by a singular operator", partial(_changed, recipe, D=D)
+
+
+def _cut(recipe, wrong):
+    """Yields recipes in coordinates of a target whose map covers a part of the reals, or all."""
+    if len(recipe.targets) == 1 and recipe.targets[0].domain.is_real and not recipe.maps and not recipe.jumps:
+        (b,) = recipe.targets
+        z = (vector if b.is_vector else scalar)("z")
+        by = tanh if wrong else sinh
+        yield f"{b} = {by.__name__}(z)", lambda: mapped(_changed(recipe), **{b.name: z}, by=by)
+
+
+def _learned(recipe, wrong):
+    """Yields recipes with noise of a block multiplied by a network, with a threshold or without."""
+    layer = torch.nn.Threshold(0.1, 2.0) if wrong else torch.nn.Tanh()
+    for i, b in enumerate(recipe.state):
+        if recipe.D[i, i] != 0 and b.domain.is_real and not recipe.fields and not recipe.operators:
+            D = recipe.D.as_mutable()
+            D[i, i] += learned(layer)(b) if b.is_vector or not recipe.D[i, i].has(total(1)) else 0
+            name = "a network with a threshold" if wrong else "a network"
+            yield f"the noise of {b} by {name}", partial(_changed, recipe, D=ImmutableMatrix(D))
+
+
+def _no_gradient(recipe):
+    """Yields runs with a gradient of two sites that is the slope of no energy."""
+    case = case_of(recipe)
+    if not recipe.target_is_vector or not recipe.targets[0].domain.is_real or recipe.has_several_potentials:
+        return
+    if recipe.potential is None or recipe.has_copies or recipe.maps:
+        return
+
+    def declare():
+        A = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+        run = {"steps": 1, "chains": 2, "step_size": 1e-3, "progress": False, "init": torch.zeros(2)}
+        sample(recipe, gradient=lambda theta: A @ theta, **run, **case.parameters)
+        return recipe
+
+    yield "a gradient with a curl", declare
+
+
+def _heavy(recipe, wrong):
+    """Yields recipes bound to an energy of the sum of the squares of all sites, with tails too heavy for them or not."""
+    if recipe.target_is_vector and recipe.targets[0].domain.is_real and recipe.potential is not None:
+        if len(recipe.potentials) == 1 and not recipe.adapt and not recipe.maps and not recipe.operators:
+            (b,) = recipe.targets
+            U = (MANY if not wrong else 3) * log(1 + total(b**2))
+            kind = "heavy" if wrong else "light"
+            yield f"U of a {kind} tail of all sites", lambda: recipe.bind(U=lambda theta: U)
