@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from scipy.stats import kstest, norm
-from unsound import Unsound, unsound_recipes
+from unsound import Unsound, sound_recipes, unsound_recipes
 
 from samplers.running.watching import Bar
 from samplers.testing.arguments import called, inputs, worst
@@ -62,6 +62,13 @@ def judged(name):
     return [_judged(name, mutant) for mutant in wrong]
 
 
+def refused(name):
+    """The sampler and the changes that leave it right, and that the certificate refuses, with the number of all."""
+    torch.set_num_threads(1)
+    right = list(sound_recipes(CASES[name].recipe))
+    return [f"{name}: {one.mistake}" for one in right if one.is_seen], len(right)
+
+
 def _judged(name, mutant):
     row = Row(name, mutant.kind, mutant.mistake, {layer: mutant.killing_time(layer) for layer in LAYERS})
     if row.killed:
@@ -88,7 +95,7 @@ def alarms(seed, names):
 
 
 def scorecard(names=None, runs=1000, processes=2):
-    """The two parts of the scorecard: rows of mutants, and counts of the false alarms of right samplers."""
+    """The parts of the scorecard: rows of mutants, false alarms of right samplers, and refusals of right recipes."""
     names = tuple(names or CASES)
     with get_context("spawn").Pool(processes) as pool:
         bar = Bar("mutants", len(names), unit="sampler", of=pool.imap_unordered(judged, names))
@@ -96,7 +103,9 @@ def scorecard(names=None, runs=1000, processes=2):
         lawful = tuple(name for name in names if not subject_of(CASES[name].recipe).out_of_reach)
         reseeded = pool.imap_unordered(partial(alarms, names=lawful), range(runs), chunksize=8)
         statistics_of_all = [r for of_one in Bar("reseeded runs", runs, unit="run", of=reseeded) for r in of_one]
-    return rows, _counts(runs, statistics_of_all)
+        of_right, numbers = zip(*pool.imap_unordered(refused, names), strict=True)
+    refusals = {"right recipes": sum(numbers), "refused": [change for own in of_right for change in own]}
+    return rows, _counts(runs, statistics_of_all), refusals
 
 
 def _counts(runs, results):
@@ -115,7 +124,7 @@ def _counts(runs, results):
     }
 
 
-def summary(rows, counts):
+def summary(rows, counts, refusals):
     """The scorecard as markdown."""
     survivors = [row for row in rows if not row.killed]
     equivalent = sum(row.reason == EQUIVALENT for row in survivors)
@@ -132,6 +141,7 @@ def summary(rows, counts):
         f"- {counts['false alarms']} false alarms in {counts['runs']} reseeded runs of the stochastic layers "
         f"({counts['comparisons']} comparisons); {counts['p-values']} p-values, "
         f"uniform with p = {counts['uniform with p']:.2g}",
+        f"- {len(refusals['refused'])} of {refusals['right recipes']} right recipes refused by the certificate",
         "",
         *_table(rows, "sampler"),
         "",
@@ -140,6 +150,7 @@ def summary(rows, counts):
         "Survivors:",
         "",
         *(f"- {row.sampler}: {row.mistake} ({row.reason})" for row in survivors),
+        *(f"- refused, and right: {change}" for change in refusals["refused"]),
         "",
     ]
     return "\n".join(lines)
@@ -171,10 +182,10 @@ def main(argv=None):
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("samplers", nargs="*", help="names of stock samplers, else all")
     options = parser.parse_args(argv)
-    rows, counts = scorecard(options.samplers, options.runs, options.processes)
-    text = summary(rows, counts)
+    rows, counts, refusals = scorecard(options.samplers, options.runs, options.processes)
+    text = summary(rows, counts, refusals)
     options.out.mkdir(parents=True, exist_ok=True)
-    parts = {"mutants": [row.to_dict() for row in rows], "alarms": counts}
+    parts = {"mutants": [row.to_dict() for row in rows], "alarms": counts, "refusals": refusals}
     (options.out / "scorecard.json").write_text(json.dumps(parts, indent=1))
     (options.out / "scorecard.md").write_text(text)
     print(text)
