@@ -169,9 +169,23 @@ def ghmc(shift=0.0, flips=True):
 
 
 def unseen(shape, generator):
-    """Normal numbers of numpy, which an audit does not see."""
+    """Normal numbers of numpy under a seed of torch's, which an audit does not follow."""
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(tuple(shape), dtype=np.float32))
+
+
+def in_numpy(noise=0.0):
+    """Unadjusted Langevin with noise of a variance that is too large by a share, drawn by numpy."""
+
+    def run(potential, init, *, steps, step_size, temperature, seed):
+        random, x = np.random.default_rng(seed), init
+        for k in range(steps):
+            sd = (2 * step_size * temperature * (1 + noise)) ** 0.5
+            drawn = random.normal(0, sd, init.shape) if k % 2 else sd * random.standard_normal(init.shape, np.float32)
+            x = x - step_size * gradient(potential, x) + torch.as_tensor(drawn).to(x)
+        return x.numpy()
+
+    return run
 
 
 def by_chain(spread):

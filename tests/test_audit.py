@@ -5,7 +5,7 @@ import math
 import re
 import signal
 from collections import Counter
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import false_alarms
@@ -23,6 +23,7 @@ from black_boxes import (
     heated,
     heavy,
     hidden,
+    in_numpy,
     mala,
     preconditioned,
     refreshed,
@@ -209,13 +210,20 @@ def test_effects_are_seen_nine_times_in_ten_as_stated(at):
 
 def with_errors(word=None, noise=0.0, drift=0.0):
     """Unadjusted Langevin, or a splitting, with noise of a variance and with forces that are too large by shares."""
+    if word == "numpy":
+        return in_numpy(noise)
     if word:
         return splitting(word, heat=lambda friction, T: (1 + noise) * T, drift=1 + drift)
     return ula(drift=1 + drift, noise=lambda h, T: (2 * h * T * (1 + noise)) ** 0.5)
 
 
-@pytest.mark.parametrize("word", [None, "BAOAB"])
-@pytest.mark.parametrize("error", [dict(noise=0.01), dict(noise=-0.01), dict(drift=0.01)])
+@pytest.mark.parametrize(
+    "word, error",
+    [
+        *product([None, "BAOAB"], [dict(noise=0.01), dict(noise=-0.01), dict(drift=0.01)]),
+        ("numpy", dict(noise=0.01)),
+    ],
+)
 def test_an_error_of_one_percent_is_found_and_measured(word, error):
     result = audit(with_errors(word, **error), **SMALL | dict(chains=400))
     (share,) = [*error.values()]

@@ -1,8 +1,10 @@
 """The law of theta on a normal target without errors of sampling, from the response of theta to each normal number.
 
-Where a black box draws its noise by torch, and theta_n is linear in it, theta_n = M theta_0 + sum_k G_k z_k, the
-covariance of theta_n tends to sum_k G_k G_k' as M -> 0. One run has all G_k: each chain has one z_k = 1, all others 0.
+Where a black box draws its noise by torch or numpy, and theta_n is linear in it, theta_n = M theta_0 + sum_k G_k z_k,
+the covariance of theta_n tends to sum_k G_k G_k' as M -> 0. One run has all G_k: each chain has one z_k = 1.
 """
+
+from math import prod
 
 import numpy as np
 import torch
@@ -26,36 +28,70 @@ class Unseen(Exception):
 
 
 class Noise(TorchDispatchMode):
-    """Replaces the normal numbers that torch draws by columns of `numbers`, (chains, count), in their order.
+    """Replaces the normal numbers that torch and numpy draw by columns of `numbers`, (chains, count), in their order.
 
-    Counts the numbers of a chain; without `numbers` all of them are 0. Raises Unseen for other random numbers.
+    Counts the numbers of a chain; without `numbers` all of them are 0. Raises Unseen for other random numbers of torch.
+    Of numpy it sees those of `numpy.random.default_rng`.
     """
 
     def __init__(self, chains: int, numbers: torch.Tensor | None = None):
         super().__init__()
         self.chains, self.numbers, self.count = chains, numbers, 0
 
+    def standard(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """The next standard normal numbers, (chains, ...)."""
+        if not shape or shape[0] != self.chains:
+            raise Unseen
+        first, self.count = self.count, self.count + prod(shape[1:])
+        if self.numbers is None:
+            return torch.zeros(shape)
+        if self.count > self.numbers.shape[1]:
+            raise Unseen
+        return self.numbers[:, first : self.count].reshape(shape)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return result
         name = func.overloadpacket.__name__
-        if name not in NORMAL or result.dim() == 0 or len(result) != self.chains:
+        if name not in NORMAL:
             raise Unseen
         given = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
         mean, sd = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
-        first, self.count = self.count, self.count + result[0].numel()
-        if self.numbers is None:
-            return result.copy_(torch.as_tensor(mean))
-        if self.count > self.numbers.shape[1]:
-            raise Unseen
-        return result.copy_(mean + sd * self.numbers[:, first : self.count].reshape(result.shape))
+        return result.copy_(mean + sd * self.standard(tuple(result.shape)))
+
+    def __enter__(self):
+        self.made = np.random.default_rng
+        np.random.default_rng = lambda seed=None: _Generator(self, self.made(seed).bit_generator)
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        np.random.default_rng = self.made
+        return super().__exit__(*error)
+
+
+class _Generator(np.random.Generator):
+    """A generator of numpy whose normal numbers are those of a Noise."""
+
+    def __init__(self, noise, bits):
+        super().__init__(bits)
+        self.noise = noise
+
+    def standard_normal(self, size=None, dtype=np.float64, out=None):
+        shape = np.shape(out) if size is None else tuple(np.atleast_1d(size).tolist())
+        numbers = self.noise.standard(shape).numpy().astype(dtype)
+        if out is not None:
+            out[...] = numbers
+        return numbers
+
+    def normal(self, loc=0.0, scale=1.0, size=None):
+        return loc + scale * self.standard_normal(np.broadcast(loc, scale).shape if size is None else size)
 
 
 def responses(experiment: Experiment) -> np.ndarray | None:
     """The biases of quadratic statistics on the first target at h, h/2, h/4 and h/8, (step sizes, statistics).
 
-    None where theta_n is not linear in normal numbers that torch draws.
+    None where theta_n is not linear in normal numbers that torch or numpy draw.
     """
     hs = [*experiment.step_sizes, experiment.step_sizes[-1] / 2]
     try:
