@@ -89,13 +89,12 @@ def audit(
     `run(potential, init, *, steps, step_size, temperature, seed)` returns theta (chains, dim) after the steps, or all
     draws (chains, steps, dim), of torch or numpy; `potential(theta)` is U by chain, (chains, dim) -> (chains,), in
     torch; `init` (chains, dim). Three quarters of the chains start from exact draws and are compared; the others
-    start at half the width, and the time of a run is doubled until both groups agree. Where torch or numpy
-    draws the noise, the law on the normal target is also had from the response of theta to each number, without errors
-    of sampling.
-    `exact`: the claim of a Metropolis sampler, that theta keeps the law from exact draws on, at every step size; it is
-    judged at h, 2h and 4h. `alpha`: the rate of false alarms. Torch's and numpy's global generators are seeded for the
-    run, and restored. `progress` on stderr.
-    Raises RecipeError for a function of another form. After `limit` seconds the audit ends unfinished.
+    start at half the width, and the time of a run is doubled until both groups agree. Where torch or numpy draws the
+    noise, the law on the normal target is also had from the response of theta to each number, without errors of
+    sampling. `exact`: the claim of a Metropolis sampler, that theta keeps the law from exact draws on, at every step
+    size; it is judged at h, 2h and 4h. `alpha`: the rate of false alarms. Torch's and numpy's global generators are
+    seeded for the run, and restored. `progress` on stderr. After `limit` seconds the audit ends unfinished. Raises
+    RecipeError for a function of another form.
 
     >>> def langevin(potential, init, *, steps, step_size, temperature, seed):
     ...     generator, theta = torch.Generator().manual_seed(seed), init
