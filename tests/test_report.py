@@ -95,7 +95,7 @@ def test_chains_that_are_lost_are_the_first_finding():
 
 def test_its_first_line_is_in_the_account_the_representation_and_a_file(tmp_path):
     draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=4000)
-    assert draws.info["report"] in repr(draws) and "4 not asked" in draws.info["report"]
+    assert draws.info["report"] in repr(draws) and "4 left out" in draws.info["report"]
     draws.save(tmp_path / "run.safetensors")
     loaded = Draws.load(tmp_path / "run.safetensors")
     assert repr(loaded) == repr(draws)
@@ -113,8 +113,8 @@ def test_it_is_one_line_after_the_bar(capsys):
 def test_it_never_says_that_chains_have_converged_and_what_it_did_not_ask():
     report = good("sghmc", "gaussian", 1).report()
     assert report and "converge" not in str(report)
-    assert "No fault found: 6 numbers in their bands; 3 not asked." == report.verdict
-    assert str(report).count("not asked:") == 3
+    assert "All 6 diagnostics pass; 3 left out." == report.verdict
+    assert str(report).count("left out:") == 3
     wide = Draws({"w": torch.randn(2, 40, 5000)}, info={})
     assert "mixing of 2500 of 5000 coordinates of w" in wide.report().unasked
 

@@ -139,7 +139,7 @@ class Report(Findings):
     @property
     def notes(self) -> tuple[str, ...]:
         """Reasons why questions were not asked, if any was asked."""
-        return tuple(f"not asked: {reason}" for reason in self.unasked) if self.findings else ()
+        return tuple(f"left out: {reason}" for reason in self.unasked) if self.findings else ()
 
     def __bool__(self) -> bool:
         return self.ok is True
@@ -162,15 +162,15 @@ class Report(Findings):
         """One line: what to change first, after how much is not known if that is half, or that no fault was found."""
         wrong = self.wrong
         if wrong:
-            others = f" {len(wrong) - 1} more out of their bands." if len(wrong) > 1 else ""
+            others = f" {len(wrong) - 1} more failed." if len(wrong) > 1 else ""
             first = f"{self._open}. " if 2 * len(self.unknown) >= len(self.findings) else ""
             return f"{first}Change first: {wrong[0]}{others}"
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
-        left_out = f"; {len(self.unasked)} not asked" if self.unasked else ""
+        left_out = f"; {len(self.unasked)} left out" if self.unasked else ""
         if self.unknown:
             return f"{self._open}{left_out}: {self.unknown[0]}"
-        return f"No fault found: {len(self.findings)} numbers in their bands{left_out}."
+        return f"All {len(self.findings)} diagnostics pass{left_out}."
 
     @property
     def _open(self) -> str:
