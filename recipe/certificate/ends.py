@@ -35,6 +35,7 @@ LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
 NOTHING = 600.0  # rise of H/T above which exp(-H/T) is numerically 0
 GRID = 4001  # points of a coordinate scanned for walls, in x = sinh y to 1e5
+CUTS = 16  # parts of an interval in the search for a dip
 
 
 @dataclass(frozen=True)
@@ -261,10 +262,12 @@ def _scanned(domain: Domain) -> np.ndarray:
     return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))
 
 
-def lowest(depth: Callable, low: np.ndarray, high: np.ndarray, steps: int = 80) -> np.ndarray:
+def lowest(depth: Callable, low: np.ndarray, high: np.ndarray, steps: int = 16) -> np.ndarray:
     """Lower ends of short intervals around the minima of a function with one dip in each interval."""
+    columns = np.arange(len(low))
     for _ in range(steps):
-        a, b = low + (high - low) / 3, high - (high - low) / 3
-        is_left = np.nan_to_num(depth(a), nan=-1e300) < np.nan_to_num(depth(b), nan=-1e300)
-        low, high = np.where(is_left, low, a), np.where(is_left, b, high)
+        x = np.linspace(low, high, CUTS + 1)
+        values = depth(x.ravel()).reshape(x.shape)
+        least = np.nan_to_num(values, nan=-1e300).argmin(0)
+        low, high = x[np.maximum(least - 1, 0), columns], x[np.minimum(least + 1, CUTS), columns]
     return low

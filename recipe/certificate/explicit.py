@@ -118,7 +118,9 @@ class Line:
 
         with np.errstate(all="ignore"):
             at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
-            return np.broadcast_to(np.asarray(_compiled(self.explicit.coordinates, e)(at), dtype=float), np.shape(x))
+            values = np.empty(np.shape(x))
+            values[...] = _compiled(self.explicit.coordinates, e)(at)
+            return values
 
     def H(self, x: Any) -> "ndarray":
         """H/T at points x of the line."""

@@ -90,7 +90,7 @@ def _dips(depth: Callable, below: float = np.inf) -> np.ndarray:
     values = np.nan_to_num(depth(t), nan=np.inf)
     is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < below)
     dips = 1 + np.flatnonzero(is_dip)
-    return lowest(depth, t[dips - 1], t[dips + 1], steps=60)
+    return lowest(depth, t[dips - 1], t[dips + 1], steps=12)
 
 
 class _Fields:

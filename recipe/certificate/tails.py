@@ -152,6 +152,11 @@ class _Valley:
     temperature: float
 
     @cached_property
+    def rows(self) -> dict[Domain, list[int]]:
+        """The numbers of the coordinates by domain."""
+        return {d: [k for k, own in enumerate(self.domains.values()) if own == d] for d in self.domains.values()}
+
+    @cached_property
     def terms(self) -> Callable:
         """The terms of H as functions of the coordinates."""
         return of_arrays([list(self.domains)], list(Add.make_args(self.H)), cse=True)
@@ -204,14 +209,21 @@ class _Valley:
 
     def x_of(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The coordinates x (size, N) of points y (N, size), and log |dx/dy| of each point."""
-        pairs = list(zip(self.domains.values(), y.T, strict=True))
-        return np.array([point(d, v) for d, v in pairs]), np.sum([log_slope(d, v) for d, v in pairs], axis=0)
+        columns = y.T
+        x, slopes = np.empty(columns.shape), np.zeros(len(y))
+        for domain, rows in self.rows.items():
+            x[rows] = point(domain, columns[rows])
+            slopes += log_slope(domain, columns[rows]).sum(0)
+        return x, slopes
 
     def K(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """K at points y (N, size), and estimates of its rounding errors."""
         with np.errstate(all="ignore"):
             x, jacobian = self.x_of(y)
-            terms = np.array([np.broadcast_to(np.asarray(e, dtype=float), len(y)) for e in self.terms(x)])
+            formulas = self.terms(x)
+            terms = np.empty((len(formulas), len(y)))
+            for row, e in zip(terms, formulas, strict=True):
+                row[...] = e
             return terms.sum(0) / self.temperature - jacobian, 2.3e-16 * abs(terms).sum(0) / self.temperature
 
     def descend(self, u: np.ndarray, r: float, draw: np.random.Generator) -> Directions:
@@ -226,12 +238,13 @@ class _Valley:
             tangent = draw.normal(size=u.shape)
             tangent -= (tangent * u).sum(1, keepdims=True) * u
             tangent *= turn[:, None] / (np.linalg.norm(tangent, axis=1, keepdims=True) + 1e-300)
+            both = np.vstack([u + tangent, u - tangent])
+            both /= np.linalg.norm(both, axis=1, keepdims=True)
+            tried = [np.split(x, 2) for x in (both, *self.K(r * both))]
             helped = np.zeros(len(u), dtype=bool)
-            for v in (u + tangent, u - tangent):
-                v = v / np.linalg.norm(v, axis=1, keepdims=True)
-                tried, errors = self.K(r * v)
-                better = (tried < K) & ~helped
-                u, K, noise = _replaced(better, (v, tried, errors), (u, K, noise))
+            for v, at_v, errors in zip(*tried, strict=True):
+                better = (at_v < K) & ~helped
+                u, K, noise = _replaced(better, (v, at_v, errors), (u, K, noise))
                 helped |= better
             turn = np.clip(np.where(helped, turn * 1.6, turn * 0.5), 1e-15, 0.5)
         straight = np.where(abs(u) < 1e-6, 0.0, u)
