@@ -225,13 +225,13 @@ def poisson(
 ) -> Sampler | list[Sampler]:
     """Poisson noise as a function of the rate, known only within the step, or one function per step of a range.
 
-    Numbers come from a torch generator keyed by (seed, step, draw, first_chain); the rate broadcasts to (chains,
-    *shape).
+    The rate broadcasts to (chains, *shape). Rates below 10 are inverted, with 64 bits; others are drawn by transformed
+    rejection. Source: Hormann (1993), "The transformed rejection method for generating Poisson random variables", PTRS.
 
     >>> poisson(7, 0, 0, 1, (3,), dtype=torch.float32)(1e-9)
     tensor([[0., 0., 0.]])
     """
-    return _keyed(torch.poisson, seed, step, draw, (chains, *shape), dtype, **at)
+    return _of_blocks(_poisson, seed, step, draw, (chains, *shape), dtype, **at)
 
 
 def gamma(
@@ -239,26 +239,25 @@ def gamma(
 ) -> Sampler | list[Sampler]:
     """Gamma noise of scale 1 as a function of its shape parameter, or one function per step of a range.
 
-    Numbers are drawn in float64, where a small shape does not underflow to 0, from a torch generator keyed by (seed,
-    step, draw, first_chain).
+    Numbers are made in float64, and are at least the smallest normal number of `dtype`. Source: Marsaglia and Tsang
+    (2000), "A simple method for generating gamma variables".
 
     >>> bool(gamma(7, 0, 0, 1, (3,), dtype=torch.float32)(torch.full((1, 3), 0.01)).gt(0).all())
     True
     """
-
-    def standard(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        numbers = torch._standard_gamma(shape.double(), generator)
-        return numbers.clamp(min=torch.finfo(shape.dtype).tiny).to(shape.dtype)
-
-    return _keyed(standard, seed, step, draw, (chains, *shape), dtype, **at)
+    return _of_blocks(_gamma, seed, step, draw, (chains, *shape), dtype, **at)
 
 
 KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
-def _keyed(
-    function: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
+Uniforms = Callable[[torch.Tensor, int], torch.Tensor]  # (4, N) numbers of an attempt, for N of the numbers drawn
+ATTEMPTS = 100  # more than any number takes: the probability of a refusal is below 1/4
+
+
+def _of_blocks(
+    function: Callable[[torch.Tensor, Uniforms], torch.Tensor],
     seed: int | None,
     step: Steps,
     draw: int,
@@ -267,19 +266,91 @@ def _keyed(
     device: Device = None,
     first_chain: int = 0,
 ) -> Sampler | list[Sampler]:
-    """Samplers that call `function` with a generator seeded by Philox numbers of (seed, step, draw, first_chain)."""
+    """Samplers by `function` of parameters (N,) and uniforms: attempt j at site s has the Philox block j 2^40 + s."""
+    sites = math.prod(shape[1:])
 
     def of_step(k: int) -> Sampler:
-        words = integers(seed, k, draw, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)
-        high, low = words[0].tolist()
+        seed_here, _ = _checked(seed, draw, shape[0], first_chain, [k])
+        key = seed_here & _MASK, k >> 32 ^ seed_here >> 32
+
+        def uniforms(which: torch.Tensor, attempt: int) -> torch.Tensor:
+            site = which % sites
+            upper = site >> 32 | attempt << 8 | draw << 16
+            counter = site & _MASK, upper, which // sites + first_chain, torch.full_like(which, k & _MASK)
+            return _unit(philox(counter, key), torch.float64).unbind(-1)
 
         def sampler(parameter: torch.Tensor | float) -> torch.Tensor:
             parameter = torch.as_tensor(parameter, dtype=dtype, device=device).broadcast_to(shape)
-            return function(parameter, torch.Generator(device or "cpu").manual_seed(high << 31 | low))
+            numbers = function(parameter.reshape(-1).double(), uniforms).reshape(shape)
+            return numbers.clamp(min=0 if function is _poisson else torch.finfo(dtype).tiny).to(dtype)
 
         return sampler
 
     return [of_step(k) for k in step] if isinstance(step, range) else of_step(step)
+
+
+def _gamma(shape: torch.Tensor, uniforms: Uniforms) -> torch.Tensor:
+    """d v of the first accepted v = (1 + x/sqrt(9 d))^3, x normal, d = a - 1/3; below a = 1 of a + 1, times u^(1/a)."""
+    numbers = torch.full_like(shape, math.nan).masked_fill(shape == 0, 0.0)
+    left = torch.arange(len(shape), device=shape.device)[(shape > 0) & shape.isfinite()]
+    power = torch.ones_like(shape)
+    for attempt in range(ATTEMPTS):
+        if not len(left):
+            break
+        u0, u1, u2, u3 = uniforms(left, attempt)
+        a = shape[left]
+        if attempt == 0:
+            power[left] = torch.where(a < 1, u3 ** (1 / a), 1.0)
+        d = torch.where(a < 1, a + 1, a) - 1 / 3
+        x = (-2 * u0.log()).sqrt() * (2 * math.pi * u1).cos()
+        v = (1 + x / (9 * d).sqrt()) ** 3
+        accepted = (v > 0) & (u2.log() < x**2 / 2 + d - d * v + d * v.clamp(min=1e-300).log())
+        numbers[left[accepted]] = (d * v)[accepted]
+        left = left[~accepted]
+    return numbers * power
+
+
+def _poisson(rate: torch.Tensor, uniforms: Uniforms) -> torch.Tensor:
+    """By inversion below a rate of 10, else by Hormann's PTRS."""
+    numbers = torch.full_like(rate, math.nan)
+    index = torch.arange(len(rate), device=rate.device)
+    small = index[(rate >= 0) & (rate < 10)]
+    if len(small):
+        u0, u1, *_ = uniforms(small, 0)
+        numbers[small] = _inverted(rate[small], u0 + (u1 - 0.5) * 2**-32)
+    left = index[(rate >= 10) & rate.isfinite()]
+    for attempt in range(ATTEMPTS):
+        if not len(left):
+            break
+        u, v, *_ = uniforms(left, attempt)
+        mean = rate[left]
+        b = 0.931 + 2.53 * mean.sqrt()
+        a = -0.059 + 0.02483 * b
+        u = u - 0.5
+        from_end = 0.5 - u.abs()
+        k = ((2 * a / from_end + b) * u + mean + 0.43).floor()
+        height = (v * (1.1239 + 1.1328 / (b - 3.4)) / (a / from_end**2 + b)).log()
+        inside = (k >= 0) & ((from_end >= 0.013) | (v <= from_end))
+        is_below = height <= k * mean.log() - mean - torch.lgamma(k.clamp(min=0) + 1)
+        accepted = (from_end >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2)) | inside & is_below
+        numbers[left[accepted]] = k[accepted]
+        left = left[~accepted]
+    return numbers
+
+
+def _inverted(rate: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The least k at which the distribution function of Poisson numbers exceeds u."""
+    numbers = torch.zeros_like(rate)
+    probability = (-rate).exp()
+    below = probability.clone()
+    for k in range(1, ATTEMPTS):
+        above = u > below
+        if not above.any():
+            break
+        numbers += above
+        probability = probability * rate / k
+        below = below + probability
+    return numbers
 
 
 def steps_of_block(sites: int) -> int:
@@ -302,15 +373,8 @@ def _words(
     places: Places | None = None,
 ) -> Words:
     """The four Philox words, each (blocks of steps, chains, groups), with groups of four sites, all or of `places`."""
-    if seed is None:
-        raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
-    seed = _integer("seed", seed, 2**64)
-    draw = _integer("draw", draw, 2**16)
-    chains = _integer("chains", chains, 2**32 + 1)
-    first_chain = _integer("first_chain", first_chain, 2**32 + 1 - chains)
     steps = _all(step)
-    for end in (*steps[:1], *steps[-1:]):
-        _integer("step", end, 2**63)
+    seed, chains = _checked(seed, draw, chains, first_chain, steps)
     sites = math.prod(shape) if places is None else places.sites
     shared = steps_of_block(sites)
     if shared > 1:
@@ -321,6 +385,18 @@ def _words(
     block = torch.tensor([*_blocks(steps, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
     counter = group & _MASK, group >> 32 | draw << 16, chain, block & _MASK
     return philox(counter, (seed & _MASK, block >> 32 ^ seed >> 32))
+
+
+def _checked(seed: int | None, draw: int, chains: int, first_chain: int, steps: Sequence[int]) -> tuple[int, int]:
+    """The seed and the number of chains; raises RecipeError for numbers outside of the counters."""
+    if seed is None:
+        raise RecipeError("noise, seed", "no seed is given", do="Give a seed: the global generator is never used.")
+    _integer("draw", draw, 2**16)
+    chains = _integer("chains", chains, 2**32 + 1)
+    _integer("first_chain", first_chain, 2**32 + 1 - chains)
+    for end in (*steps[:1], *steps[-1:]):
+        _integer("step", end, 2**63)
+    return _integer("seed", seed, 2**64), chains
 
 
 def _all(step: Steps) -> Sequence[int]:

@@ -8,6 +8,7 @@ import random
 
 import pytest
 import torch
+from scipy import stats
 
 from integrators import noise
 from integrators.noise import KINDS, integers, normal, philox, uniform
@@ -336,3 +337,41 @@ def test_integers_need_a_high_that_fits(high):
     with pytest.raises(RecipeError) as raised:
         integers(0, 0, 0, 1, (2,), high=high)
     assert str(raised.value) == f"noise, high: {high!r} is not an int in [1, {2**31 + 1})."
+
+
+# ---- numbers whose law depends on the state
+
+
+@pytest.mark.parametrize(
+    "kind, parameter",
+    [
+        *(("gamma", a) for a in (0.05, 0.7, 1.0, 3.5, 400.0)),
+        *(("poisson", r) for r in (0.02, 2.5, 9.99, 10.0, 33.0, 2e6)),
+    ],
+)
+def test_numbers_of_the_state_have_their_law(kind, parameter):
+    """The distribution function at each number drawn, within the bound of Dvoretzky, Kiefer and Wolfowitz."""
+    x = noise.STATE_DEPENDENT[kind](5, 1, 0, 200, (100,), dtype=F64)(parameter).flatten().sort().values
+    at, index = x.unique(return_inverse=True)
+    up_to = torch.bincount(index).cumsum(0) / len(x)
+    law = {"gamma": stats.gamma, "poisson": stats.poisson}[kind](parameter)
+    bound = math.sqrt(math.log(2 / ALPHA) / (2 * len(x)))
+    assert float((up_to - torch.as_tensor(law.cdf(at.numpy()))).abs().max()) < bound
+
+
+@pytest.mark.parametrize("kind, parameters", [("gamma", (0.3, 2.0, 50.0)), ("poisson", (0.4, 12.0, 900.0))])
+def test_numbers_of_the_state_are_a_function_of_step_chain_and_site(kind, parameters):
+    """Whatever is drawn beside them, and at steps whose torch generators had one seed of 32 bits."""
+    parameter = torch.tensor(parameters, dtype=F64)
+    draw = noise.STATE_DEPENDENT[kind]
+    whole = draw(3, 118935, 0, 4, (3,), dtype=F64)(parameter)
+    assert torch.equal(whole[2:], draw(3, 118935, 0, 2, (3,), dtype=F64, first_chain=2)(parameter))
+    assert torch.equal(whole[:, 1], draw(3, 118935, 0, 4, (3,), dtype=F64)(parameter[1])[:, 1])
+    others = [draw(3, 179149, 0, 4, (3,), dtype=F64), draw(4, 118935, 0, 4, (3,), dtype=F64)]
+    assert all(not torch.equal(whole, other(parameter)) for other in others)
+
+
+def test_numbers_of_no_law_are_nan_and_end():
+    bad = torch.tensor([float("nan"), float("inf"), -1.0], dtype=F64)
+    for draw in noise.STATE_DEPENDENT.values():
+        assert draw(3, 0, 0, 1, (3,), dtype=F64)(bad).isnan().all()

@@ -29,6 +29,7 @@ DATA = torch.linspace(-1, 1, 12).view(12, 1)
 ASKING = {  # by file and function, the draw that is asked for
     ("inputs.py", "_noise"): "STEP",
     ("step.py", "drawn"): "STEP",
+    ("stepwise.py", "__call__"): "STEP",  # numbers whose law depends on the state
     ("data.py", "rows_for"): "BATCH",
     ("start.py", "complete_state"): "START",
     ("start.py", "given_state"): "SPREAD",
