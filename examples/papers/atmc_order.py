@@ -25,8 +25,8 @@ import samplers
 from recipe import Energy
 from samplers.testing import audit
 from samplers.testing.mutation import planted
-from samplers.testing.one_step import defect
-from samplers.testing.quadrature import boltzmann, gaussian
+from samplers.testing.one_step import moments, transition
+from samplers.testing.quadrature import boltzmann, gaussian, grid
 
 WORDS = ("F A'", "F A' F", "B A' O A' B")
 RATE = "xi + torch.clamp(Dmin - xi, min=0)"  # beta in the emitted text
@@ -52,11 +52,14 @@ def order(study: Study, word: str, error: str = "") -> dict:
         "p": gaussian(0, M, 8),
         "xi": boltzmann(lambda x: x**2 / 2, 1 / MU, -8.5 * MU**-0.5, 8.5 * MU**-0.5, 18, [DMIN]),
     }
-    sizes = STEP_SIZES if not error else (1e-3, 5e-4)
-    norms = [
-        float(numpy.linalg.norm(defect(step, law, h, lambda x: x**3 + x, draw_nodes=6, m=M, mu=MU, Dmin=DMIN)))
-        for h in sizes
-    ]
+    points, weights = grid(law[b.name] for b in step.recipe.state)
+
+    def norm(h: float) -> float:
+        options = {"draw_nodes": 6, "m": M, "mu": MU, "Dmin": DMIN}
+        before, after, of_all = transition(step, points, weights, h, lambda x: x**3 + x, **options)
+        return float(numpy.linalg.norm(moments(after, of_all, 4) - moments(before, of_all, 4)))
+
+    norms = [norm(h) for h in (STEP_SIZES if not error else (1e-3, 5e-4))]
     return {"norms": norms, "slope": math.log2(norms[0] / norms[1])}
 
 
