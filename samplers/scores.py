@@ -5,7 +5,7 @@ Predictions of a regression are normal laws, one for each draw, and together the
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 
@@ -86,11 +86,7 @@ def paired(one: Any, other: Any) -> Difference:
     return Difference(float(gaps.mean()), float(gaps.std()) / len(gaps) ** 0.5)
 
 
-@overload
-def negative_log_likelihood(probabilities: Any, labels: Any) -> float: ...
-@overload
-def negative_log_likelihood(probabilities: Any, labels: Any, *, each: Literal[True]) -> torch.Tensor: ...
-def negative_log_likelihood(probabilities: Any, labels: Any, *, each: bool = False) -> float | torch.Tensor:
+def negative_log_likelihood(probabilities: Any, labels: Any, *, each: bool = False) -> Any:
     """The mean of -log p(label) in nats, where p is at least the smallest normal number: at most 708.4.
 
     With `each` that of each datum, `(data,)`. Shapes and errors as for `accuracy`.
@@ -105,11 +101,7 @@ def negative_log_likelihood(probabilities: Any, labels: Any, *, each: bool = Fal
     return 0.0 - float(of_label.log().mean())  # not -0.0
 
 
-@overload
-def brier(probabilities: Any, labels: Any) -> float: ...
-@overload
-def brier(probabilities: Any, labels: Any, *, each: Literal[True]) -> torch.Tensor: ...
-def brier(probabilities: Any, labels: Any, *, each: bool = False) -> float | torch.Tensor:
+def brier(probabilities: Any, labels: Any, *, each: bool = False) -> Any:
     """The mean over data of sum_c (p_c - [c is the label])^2, from 0 to 2; with `each` that of each datum, `(data,)`.
 
     Shapes and errors as for `accuracy`. Source: Brier 1950.

@@ -10,7 +10,7 @@ from recipe.results import Findings, Row
 from .averages import Agreement, Average
 
 R_HAT = 1.01  # up to which chains agree, of Vehtari et al. 2021
-WIDEST = 0.3  # half a band, over what is expected; an error of this share would not be seen in a wider one
+WIDEST = 0.3  # half a band, over the temperature; an error of this share would not be seen in a wider one
 
 NINE_OF_TEN = 1.28  # normal quantile of the power of a finding
 
@@ -84,23 +84,16 @@ class Finding:
 
 
 def banded(
-    question: str,
-    of: str,
-    average: Average,
-    expected: float,
-    slack: float,
-    alpha: float,
-    cure: str,
-    widest: float = math.inf,
+    question: str, of: str, average: Average, expected: float, slack: float, alpha: float, cure: str, T: float = 1.0
 ) -> Finding:
     """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`.
 
-    The slack is at most `widest`; chance above two thirds of that leaves the question open.
+    The slack is at most WIDEST T; chance above two thirds of that leaves the question open.
     """
     chance = average.half_width(alpha)
-    half = chance + min(slack, widest)
+    half = chance + min(slack, WIDEST * T)
     ends = expected - half, expected + half
-    return Finding(question, of, average.value, average.error, *ends, cure, chance <= 2 * widest / 3)
+    return Finding(question, of, average.value, average.error, *ends, cure, chance <= 2 / 3 * WIDEST * T)
 
 
 def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit: float = R_HAT) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
-from .findings import WIDEST, Finding, Report, banded, r_hat_finding
+from .findings import Finding, Report, banded, r_hat_finding
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -194,7 +194,7 @@ def _heat(run: Subject) -> Answer:
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
     slack = 2 * run.tolerance * run.again.temperature
-    return [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, WIDEST * run.again.temperature)]
+    return [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, run.again.temperature)]
 
 
 def _thermostats(run: Subject) -> Answer:
@@ -237,8 +237,8 @@ def _configurational(run: Subject) -> Answer:
         average = average_of(flattened(products).mean(2))
         cure = f"Take a smaller step size, or {'larger batches' if len(slopes) > 1 else 'a longer warmup'}."
         alpha = run.share / len(run.slopes)
-        bounds = 2 * run.tolerance * T, alpha, cure, WIDEST * T
-        findings.append(banded("configurational temperature", name, average, T, *bounds))
+        slack = 2 * run.tolerance * T
+        findings.append(banded("configurational temperature", name, average, T, slack, alpha, cure, T))
     return findings
 
 
@@ -254,8 +254,8 @@ def _kinetic(run: Subject) -> Answer:
         if average.value < T:
             cure = "Momenta are too cold: take a smaller step size, and look for what takes their noise."
         slack = 2 * run.tolerance * T + numbers["kick"]
-        bounds = slack, run.share / len(momenta), cure, WIDEST * T
-        findings.append(banded("kinetic temperature", name, average, T, *bounds))
+        alpha = run.share / len(momenta)
+        findings.append(banded("kinetic temperature", name, average, T, slack, alpha, cure, T))
     return findings
 
 

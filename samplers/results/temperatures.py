@@ -1,8 +1,8 @@
 """The temperatures of momenta and of positions, each with its expected band."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import torch
 
@@ -13,7 +13,6 @@ from .arguments import FINITE, expanded, tensor_of
 from .averages import average_of
 from .statistics import LEAST, flattened
 
-Numbers = torch.Tensor | Sequence | float
 KINETIC = "kinetic_temperature"
 CONFIGURATIONAL = "configurational_temperature"
 
@@ -37,27 +36,13 @@ class Temperature:
         return self.low <= self.value <= self.high
 
 
-@overload
-def kinetic_temperature(
-    momenta: Mapping[str, Numbers],
-    mass: Numbers | Mapping[str, Numbers] = 1.0,
-    *,
-    temperature: float = 1.0,
-    level: float = 0.99,
-) -> dict[str, Temperature]: ...
-@overload
-def kinetic_temperature(
-    momenta: Numbers, mass: Numbers = 1.0, *, temperature: float = 1.0, level: float = 0.99
-) -> Temperature: ...
-def kinetic_temperature(
-    momenta: Any, mass: Any = 1.0, *, temperature: float = 1.0, level: float = 0.99
-) -> Temperature | dict[str, Temperature]:
+def kinetic_temperature(momenta: Any, mass: Any = 1.0, *, temperature: float = 1.0, level: float = 0.99) -> Any:
     """The temperature of Gaussian momenta: the mean of p^2/m over the d sites, T chi^2_d/d at temperature T.
 
     `momenta` are of one moment, so that they are independent: `draws["p"][:, -1]` of all chains, say; a tensor, or a
-    dict by name, and then each has its own. `mass` is a number, a tensor that broadcasts, or a dict by name. The band
-    holds with probability `level`. Raises RecipeError for masses that are not > 0 or do not fit, temperatures < 0,
-    numbers that are not finite, and levels outside of (0, 1).
+    dict by name, for a dict of a `Temperature` each. `mass` is a number, a tensor that broadcasts, or a dict by name.
+    The band holds with probability `level`. Raises RecipeError for masses that are not > 0 or do not fit, temperatures
+    < 0, numbers that are not finite, and levels outside of (0, 1).
 
     Source: Leimkuhler & Matthews 2015, "Molecular Dynamics"; Wenzel et al. 2020, appendix on diagnostics.
 
@@ -67,11 +52,9 @@ def kinetic_temperature(
     >>> kinetic_temperature(p).ok, kinetic_temperature(1.1*p).ok
     (True, False)
     """
-    _check(KINETIC, temperature, level)
-    if not isinstance(momenta, Mapping):
-        return _kinetic(momenta, mass, temperature, level)
-    masses = mass if isinstance(mass, Mapping) else dict.fromkeys(momenta, mass)
-    return {name: _kinetic(p, m, temperature, level) for name, p, m in _by_name(KINETIC, momenta, masses)}
+    if isinstance(momenta, Mapping) and not isinstance(mass, Mapping):
+        mass = dict.fromkeys(momenta, mass)
+    return _of_each(KINETIC, _kinetic, momenta, mass, temperature, level)
 
 
 def _kinetic(momenta: Any, mass: Any, temperature: float, level: float) -> Temperature:
@@ -91,17 +74,7 @@ def temperature_of(mean: float, sites: int, temperature: float, level: float = 0
     return Temperature(mean, low, high, float(temperature))
 
 
-@overload
-def configurational_temperature(
-    theta: Mapping[str, Numbers], gradient: Mapping[str, Numbers], *, temperature: float = 1.0, level: float = 0.99
-) -> dict[str, Temperature]: ...
-@overload
-def configurational_temperature(
-    theta: Numbers, gradient: Numbers, *, temperature: float = 1.0, level: float = 0.99
-) -> Temperature: ...
-def configurational_temperature(
-    theta: Any, gradient: Any, *, temperature: float = 1.0, level: float = 0.99
-) -> Temperature | dict[str, Temperature]:
+def configurational_temperature(theta: Any, gradient: Any, *, temperature: float = 1.0, level: float = 0.99) -> Any:
     """The temperature of positions: the mean of theta.grad U over sites and draws.
 
     Its expectation is T, by the virial theorem E theta.grad U = d T. `theta` and `gradient`, grad U at theta, are
@@ -118,11 +91,7 @@ def configurational_temperature(
     >>> configurational_temperature(theta, theta).ok, configurational_temperature(1.1*theta, 1.1*theta).ok
     (True, False)
     """
-    _check(CONFIGURATIONAL, temperature, level)
-    if not isinstance(theta, Mapping):
-        return _configurational(theta, gradient, temperature, level)
-    pairs = _by_name(CONFIGURATIONAL, theta, gradient)
-    return {name: _configurational(x, g, temperature, level) for name, x, g in pairs}
+    return _of_each(CONFIGURATIONAL, _configurational, theta, gradient, temperature, level)
 
 
 def _configurational(theta: Any, gradient: Any, temperature: float, level: float) -> Temperature:
@@ -139,20 +108,19 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
     return Temperature(average.value, temperature - half, temperature + half, float(temperature))
 
 
-def _check(where: str, temperature: Any, level: Any) -> None:
-    number(where, "temperature", temperature, least=0)
+def _of_each(where: str, measured: Callable[..., Temperature], first: Any, second: Any, T: Any, level: Any) -> Any:
+    """The temperature of two tensors, or of those of two dicts with the same names by name."""
+    number(where, "temperature", T, least=0)
     number(where, "level", level, above=0, below=1)
-
-
-def _by_name(where: str, first: Mapping[str, Any], second: Any) -> list[tuple[str, Any, Any]]:
-    """Names and values of two dicts with the same names."""
+    if not isinstance(first, Mapping):
+        return measured(first, second, T, level)
     if not isinstance(second, Mapping):
         raise RecipeError(where, f"one is a dict by name, the other a {type(second).__name__}", do="Give both by name.")
     for name in [*first, *second]:
         if name not in first or name not in second:
             known = first if name in second else second
             raise RecipeError(where, f"'{name}' is given once", do=did_you_mean(name, known))
-    return [(name, x, second[name]) for name, x in first.items()]
+    return {name: measured(x, second[name], T, level) for name, x in first.items()}
 
 
 def _numbers(where: str, values: Any) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
@@ -81,11 +82,12 @@ class Checkpoint:
             do = "Give a dict of numbers, strings and lists."
             raise RecipeError(f"{self.where}, settings", str(error), do=do) from error
         for name, part in parts.items():
-            self._check_part(name, part)
+            self._check_part(name, _stateful(part))
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.every_rank = every_rank
-        self.parts: dict[str, Part] = {**parts, "torch's generators": _Generators(self._is_own)}
+        own = {name: _stateful(part) for name, part in parts.items()}
+        self.parts: dict[str, Any] = {**own, "torch's generators": _Generators(self._is_own)}
         self._saved = -math.inf  # the time of the last save, in seconds
         self._mark = NEW
         self._store = Store(_of_rank(folder, self.where) if every_rank else folder, KIND)
@@ -134,7 +136,7 @@ class Checkpoint:
         try:
             for part in self.parts.values():
                 getattr(part, "check_state", dict)()
-            states = {name: _state_of(part) for name, part in self.parts.items()}
+            states = {name: part.state_dict() for name, part in self.parts.items()}
             account = {"states": split(states, "states", tensors), "told": split(notes, "told", tensors)}
             with Lock(self._store.folder):
                 self._mark = self._store.write(tensors, self.settings, account, after=self._mark)
@@ -150,22 +152,21 @@ class Checkpoint:
         if states.keys() != self.parts.keys():
             what = f"it holds the states of {', '.join(map(str, states))}, here are {', '.join(self.parts)}"
             raise RecipeError(self.where, what, do="Pass the same parts.")
-        before = {name: deepcopy(_state_of(part)) for name, part in self.parts.items()}
+        before = {name: deepcopy(part.state_dict()) for name, part in self.parts.items()}
         touched = []
         for name, part in self.parts.items():
             touched.append(name)
             try:
-                _put(part, states[name])
+                part.load_state_dict(states[name])
             except Exception as error:  # of the part's own code
                 for other in touched:
-                    _put(self.parts[other], before[other])
+                    self.parts[other].load_state_dict(before[other])
                 do = "Make the same parts, without wrappers such as torch.compile."
                 what = f"the state does not fit ({str(error).strip()})"
                 raise RecipeError(f"{self.where}, {name}", what, do=do) from error
 
     def _check_part(self, name: str, part: object) -> None:
-        methods = [getattr(part, method, None) for method in ("state_dict", "load_state_dict")]
-        has_state = isinstance(part, torch.Generator) or all(map(callable, methods))
+        has_state = all(callable(getattr(part, method, None)) for method in ("state_dict", "load_state_dict"))
         if isinstance(part, type) or not has_state:
             raise RecipeError(
                 self.where,
@@ -227,15 +228,11 @@ class _Generators:
                 torch.cuda.set_rng_state(x, device)
 
 
-def _state_of(part: Part) -> Any:
-    return part.get_state() if isinstance(part, torch.Generator) else part.state_dict()
-
-
-def _put(part: Part, state: Any) -> None:
+def _stateful(part: Part) -> Any:
+    """A part with `state_dict` and `load_state_dict`; a generator has other names for them."""
     if isinstance(part, torch.Generator):
-        part.set_state(state)
-    else:
-        part.load_state_dict(state)
+        return SimpleNamespace(state_dict=part.get_state, load_state_dict=part.set_state)
+    return part
 
 
 def _rank() -> int:

@@ -107,6 +107,7 @@ class Sites:
     chosen: Sequence[int]
     chains: int
     every: int
+    device: torch.device
     weights: Tensors
     states: Mapping[str, Tensors]
     scalars: Mapping[str, torch.Tensor]
@@ -116,18 +117,19 @@ class Sites:
         """The sites of parameters, in the tensors that their kernel moves: of sharded ones this rank's parts."""
         chains = count(whole)
         chosen = range(0, len(whole), -(-len(whole) // TENSORS))
-        every = -(-sum(whole[k].numel() for k in chosen) // max(SITES, FEWEST * chains))
+        every = max(1, -(-sum(whole[k].numel() for k in chosen) // max(SITES, FEWEST * chains)))
         own = [k for k in chosen if shards is None or shards.counted[k]]
 
         def views(tensors: Tensors) -> Tensors:
-            return [by_chain(tensors[k], chains)[:, :: max(1, every)] for k in own]
+            return [by_chain(tensors[k], chains)[:, ::every] for k in own]
 
         states = {b: views(tensors) for b, tensors in kernel.vectors.items()}
-        return cls(own, chains, max(1, every), views(kernel.params), states, kernel.scalars)
+        return cls(own, chains, every, whole[0].device, views(kernel.params), states, kernel.scalars)
 
     def together(self, views: Tensors) -> torch.Tensor:
         """Views side by side in float64, `(chains, some)`."""
-        return torch.cat(list(views), 1).double() if views else torch.zeros(self.chains, 0, dtype=torch.float64)
+        none = torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
+        return torch.cat(list(views), 1).double() if views else none
 
     def slopes(self, gradients: Tensors) -> torch.Tensor:
         """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
@@ -149,9 +151,7 @@ class Gauges:
         self.clipping = clipping
         self.arrivals = clipping.arrivals
         self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
-        self.beside: dict[
-            int, set[Any]
-        ] = {}  # by group, the Minibatches that have handed out a batch between two steps
+        self.beside: dict[int, set[int | None]] = {}  # by group, the number of data of Minibatches between two steps
         self.added: dict[int, set[bool]] = {}  # by group, whether a gradient was added to, and not zeroed
         self._before: dict[int, tuple[torch.Tensor, Any, Any]] = {}  # by group, at the step before
 
@@ -165,10 +165,10 @@ class Gauges:
         """Records a row of a group, at the steps that are looked at; `gradients`: those of the chosen tensors."""
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
         before = self._before.pop(index, None)
-        if not gradients or not looks and before is None:
+        if not looks and before is None:
             return
         slopes = sites.slopes(gradients) * group["num_data"]
-        place, version = starts(gradients[:1]), gradients[0]._version
+        place, version = starts(gradients[:1]), gradients[0]._version if gradients else 0
         if before is not None and before[0].shape == slopes.shape:
             noise, squares = ((x.square().sum(1) / 2) for x in (slopes - before[0], torch.cat([slopes, before[0]], 1)))
             self._send(index, {NOISE: noise, SQUARES: squares})
@@ -212,18 +212,20 @@ class Gauges:
         rows = self.rows.get(index, [])
         rows = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
         if not rows:
-            return chains * [{}]
+            return [{} for _ in range(chains)]
         names = [name for name in rows[0] if name not in ("step", "weights", "slopes", SOME, NOISE, SQUARES)]
         missing = chains * [math.nan]
         order = (SOME, NOISE, SQUARES, *names)
-        table = torch.tensor([[row.get(name, missing) for name in order] for row in rows], dtype=torch.float64)
+        table = torch.tensor(
+            [[row.get(name, missing) for name in order] for row in rows], dtype=torch.float64, device="cpu"
+        )
         weights, slopes = (torch.stack([row[name] for row in rows]) for name in ("weights", "slopes"))
         virial = ((weights - weights.mean(0)) * slopes).sum(2).cpu()
         table = torch.cat([table, virial[:, None]], 1)  # (rows, numbers, chains)
         if shards is not None:
             shards.spread.add(table)
         names += [] if self.recipe.has_other_energy else ["configurational"]
-        steps = torch.tensor([float(row["step"]) for row in rows])
+        steps = torch.tensor([float(row["step"]) for row in rows], device="cpu")
         return [_series(names, steps, own) for own in table.unbind(2)]
 
 

@@ -319,12 +319,12 @@ class Group:
         params, gauges = self.group["params"], self.gauges
         added = gauges.added.get(self.index) == {True}
         beside = gauges.beside.get(self.index, {None})
-        source = next(iter(beside)) if len(beside) == 1 else None
+        other = next(iter(beside)) if len(beside) == 1 else None
         steps = self.relaxation_steps()
         series = gauges.late(self.index, count(params), self.shards)
         names = labels(self.index, params)
         num_data = self.group["num_data"]
-        return [Chain(of, own, self.setting, steps, num_data, source, added) for of, own in zip(names, series)]
+        return [Chain(of, own, self.setting, steps, num_data, other, added) for of, own in zip(names, series)]
 
     def in_words(self) -> list[str]:
         """Lines of text about the group: its settings as given, and what is in use."""

@@ -217,10 +217,13 @@ def latest() -> tuple:
     return tuple(LATEST)
 
 
-def handed_out_since(before: tuple) -> "Minibatches | None":
-    """The Minibatches that have handed out batches before and since; None if there are none."""
+def handed_out_since(before: tuple) -> int | None:
+    """The number of data of the Minibatches that have handed out batches before and since; None if there are none."""
     now = latest()
-    return now[0]() if before and now and now[0] == before[0] and now[1] != before[1] else None
+    if not before or not now or now[0] != before[0] or now[1] == before[1]:
+        return None
+    source = now[0]()
+    return None if source is None else source.num_data
 
 
 class _OfRows(Sampler[list[int]]):

@@ -9,11 +9,10 @@ import torch
 from recipe import Recipe
 
 from ..results.averages import Agreement, Average, agreements_of, average_of
-from ..results.findings import WIDEST, Finding, Report, banded, r_hat_finding
+from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
 from ..results.statistics import LEAST
 from .gauges import EVERY, NOISE, SQUARES
-from .minibatches import Minibatches
 from .rates import Setting
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
@@ -45,8 +44,8 @@ WEIGHTS = "R-hat and sample size of weights: compare the predictions of several 
 class Chain:
     """What is known of a chain of a loop: series by name over the later half of its steps, and its setting.
 
-    `relaxation`: times of blocks in steps; `minibatches`: those beside the loop, if any; `added`: whether
-    gradients were added up from step to step.
+    `relaxation`: times of blocks in steps; `num_data_beside`: of Minibatches that are read beside the loop, if any;
+    `added`: whether gradients were added up from step to step.
     """
 
     of: str
@@ -54,7 +53,7 @@ class Chain:
     setting: Setting
     relaxation: Mapping[str, float]
     num_data: int
-    minibatches: Minibatches | None
+    num_data_beside: int | None
     added: bool
 
 
@@ -77,8 +76,8 @@ Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
 
 
 def _data(chain: Chain) -> Answers:
-    if chain.minibatches is not None:
-        n = chain.minibatches.num_data
+    n = chain.num_data_beside
+    if n is not None:
         yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
 
 
@@ -119,7 +118,7 @@ def _temperature(kind: str, chain: Chain, block: str, slack: float, alpha: float
     cure = _cure(chain, over_T, cure)
     if float(series.median()) > FAR:
         return Finding(question, of, over_T.value, over_T.error, 0.0, FAR, cure)
-    return banded(question, of, over_T, 1.0, slack, alpha, cure, WIDEST)
+    return banded(question, of, over_T, 1.0, slack, alpha, cure)
 
 
 def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Finding | str:
@@ -134,7 +133,7 @@ def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Findi
     T = setting.temperature
     over_T = Average(reason.value / T, reason.error / T, reason.freedom)
     cure = _cure(chain, over_T, HEAT if over_T.value > 0 else "Give less noise as supplied: minibatches bring less.")
-    return banded("heat of the minibatches over T", chain.of, over_T, 0.0, 2 * tolerance, alpha, cure, WIDEST)
+    return banded("heat of the minibatches over T", chain.of, over_T, 0.0, 2 * tolerance, alpha, cure)
 
 
 def _cure(chain: Chain, over_T: Average, cure: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch.func import functional_call
+from torch.nn.utils import get_total_norm
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError
@@ -218,16 +219,12 @@ def check_modules(where: str, model: torch.nn.Module) -> None:
 
 def _check_same(mine: list[torch.Tensor], others: list[torch.Tensor]) -> None:
     """Refuses a loss whose gradient differs from p.grad while theta is the snapshot."""
-    apart = _norm(a - b for a, b in zip(mine, others))
-    size = max(_norm(mine), _norm(others))
+    apart = float(get_total_norm([a - b for a, b in zip(mine, others)]))
+    size = max(float(get_total_norm(gradients)) for gradients in (mine, others))
     if apart > OTHER * size:
         what = f"p.grad differs from the gradient of the loss on this batch by {apart:.2g} of {size:.2g}"
         do = "Pass the loss of backward(), without randomness, and zero the gradients before it."
         raise RecipeError("SVRG, correct", what, do=do)
-
-
-def _norm(tensors: Iterable[torch.Tensor]) -> float:
-    return float(torch.stack([x.norm() for x in tensors]).norm())
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
