@@ -193,9 +193,8 @@ def test_santa_learns_images_explores_then_refines(images, tmp_path):
     import santa_mnist as example
 
     printed = quick_table(tmp_path, "santa-mnist", images.parent)
-    for names, epochs in ((example.METHODS, 3), (example.WHOLE, 4)):
-        for name in names:
-            assert f"| {name}, test error after {epochs} epochs |" in printed, name
+    for name in example.METHODS:
+        assert f"| {name}, test error after 3 epochs |" in printed, name
     assert example.RELEASED.check().exact
     assert width(tmp_path / "santa-mnist" / "quick" / "mnist.png") > 400
 
