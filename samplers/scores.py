@@ -183,14 +183,7 @@ def roc(inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
     >>> false.tolist(), true.tolist()
     ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    inside, outside = _scores("roc", inside, outside)
-    thresholds = torch.cat([inside, outside]).unique().flip(0)
-
-    def rate(scores: torch.Tensor) -> torch.Tensor:
-        alarms = len(scores) - torch.searchsorted(scores.sort().values, thresholds)
-        return torch.cat([alarms.new_zeros(1), alarms]).double() / len(scores)
-
-    return rate(inside), rate(outside)
+    return _rates("roc", inside, outside)
 
 
 def roc_auc(inside: Any, outside: Any) -> float:
@@ -201,11 +194,7 @@ def roc_auc(inside: Any, outside: Any) -> float:
     >>> roc_auc([0.1, 0.2], [0.2, 0.3])
     0.875
     """
-    inside, outside = _scores("roc_auc", inside, outside)
-    n, m = len(inside), len(outside)
-    _, place, count = torch.cat([outside, inside]).unique(return_inverse=True, return_counts=True)
-    twice_the_ranks = (2 * count.cumsum(0) - count + 1)[place[:m]]  # of equal scores the middle one
-    return (int(twice_the_ranks.sum()) - m * (m + 1)) / (2 * n * m)
+    return float(torch.trapezoid(*reversed(_rates("roc_auc", inside, outside))))
 
 
 # ---- of a regression
@@ -314,7 +303,8 @@ def _labelled(where: str, probabilities: Any, labels: Any) -> tuple[torch.Tensor
     return p, y
 
 
-def _scores(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _rates(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rates of alarms inside and outside, from the largest threshold to the smallest."""
     both = [tensor_of(where, "the scores", x) for x in (inside, outside)]
     for name, x in zip(("inside", "outside"), both):
         if x.dim() != 1 or not len(x):
@@ -322,7 +312,11 @@ def _scores(where: str, inside: Any, outside: Any) -> tuple[torch.Tensor, torch.
             raise RecipeError(where, what, do="Pass one number per datum, and at least one.")
         if x.isnan().any():
             raise RecipeError(where, f"a score {name} is nan", do="Leave out what was not predicted.")
-    return both[0].double(), both[1].to(both[0].device).double()
+    both = [x.to(both[0].device).double() for x in both]
+    thresholds = torch.cat(both).unique().flip(0)
+    alarms = [len(x) - torch.searchsorted(x.sort().values, thresholds) for x in both]
+    one, other = (torch.cat([n.new_zeros(1), n]).double() / len(x) for n, x in zip(alarms, both))
+    return one, other
 
 
 def _absolute(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:

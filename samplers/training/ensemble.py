@@ -64,9 +64,11 @@ class Ensemble(torch.nn.Module):
             do = "Pass a function that makes a network, lambda: Network(...), or a list of networks."
             raise RecipeError(WHERE, what, do=do)
         self.members = numbers_of(WHERE, len(source) if are_made and members is None else members)
-        own = list(source) if are_made else [_made(source, own_seed) for own_seed in _seeds(seed, self.members)]
+        count, first = len(self.members), self.members.start
+        seeds = noise.integers(seed, 0, NETWORK, count, (), high=2**31, device="cpu", first_chain=first).tolist()
+        own = list(source) if are_made else [_made(source, own_seed) for own_seed in seeds]
         _check_forms(own, self.members)
-        self.network = _stacked(own, self.members.start)
+        self.network = _stacked(own, first)
         self._in_turn = False
 
     def forward(self, inputs: Any) -> torch.Tensor:
@@ -153,12 +155,6 @@ class Ensemble(torch.nn.Module):
         if len(set(rows)) > 1:
             what = f"inputs and targets have {' and '.join(map(str, rows))} rows for a member"
             raise RecipeError(f"{WHERE}, loss", what, do=OWN)
-
-
-def _seeds(seed: int, members: range) -> list[int]:
-    """The seed of each member, a function of its number."""
-    n = len(members)
-    return noise.integers(seed, 0, NETWORK, n, (), high=2**31, device="cpu", first_chain=members.start).tolist()
 
 
 def _made(network: Callable[[], Any], seed: int) -> torch.nn.Module:

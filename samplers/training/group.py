@@ -179,7 +179,10 @@ class Group:
         taken = known is not None and known.as_gradients(gradients)
         fits = known is not None and starts(params) == known.starts
         if captured and not (sampler.capturable and taken and fits):
-            self._refuse_capture()
+            where = f"{sampler.where}, step"
+            if not sampler.capturable:  # a captured step that replays would not repeat rightly
+                raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
+            raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
         if not taken:
             gradients = usable_gradients(sampler.where, group["params"], self.index)
         if known is None or not fits or (checked or not taken) and not known.as_params(params):
@@ -213,13 +216,6 @@ class Group:
             tensors |= {f"{name} of parameter {k}": x for name, x in self.states.get(p, {}).items()}
         where, number = f"{self.sampler.where}, step", self.group["step_number"]
         check_finite(where, number, tensors, labels(self.index, params), self.gauges.arrivals)
-
-    def _refuse_capture(self) -> None:
-        """Refuses a captured step that replays of the graph would not repeat rightly."""
-        where = f"{self.sampler.where}, step"
-        if not self.sampler.capturable:
-            raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
-        raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
 
     def _bound(
         self,

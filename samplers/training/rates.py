@@ -123,10 +123,10 @@ def _conversion(recipe: Recipe, scheme: Scheme) -> dict[str, Callable[..., float
 
 def in_words(values: Mapping[str, Any]) -> str:
     """Text of numbers by name; tensors by their shape, operators by their structure."""
-    return ", ".join(f"{name} {_in_word(x)}" for name, x in values.items())
 
+    def word(x: Any) -> str:
+        if isinstance(x, operators.Operator):
+            return repr(x)
+        return f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}"
 
-def _in_word(x: Any) -> str:
-    if isinstance(x, operators.Operator):
-        return repr(x)
-    return f"of shape {tuple(x.shape)}" if torch.is_tensor(x) and x.dim() else f"{float(x):.3g}"
+    return ", ".join(f"{name} {word(x)}" for name, x in values.items())
