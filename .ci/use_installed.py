@@ -58,6 +58,23 @@ def check_sampling() -> None:
     assert abs(draws["theta"].square().mean() - 1) < 0.1
 
 
+def check_names() -> None:
+    """What a type checker says of names and values is what they are."""
+    draws: samplers.Draws = samplers.sample(
+        samplers.SGHMC,
+        lambda theta: (theta**2).sum() / 2,
+        init=torch.zeros(2),
+        steps=500,
+        step_size=0.1,
+        progress=False,
+    )
+    means: list[float] = draws.summary()["mean"].tolist()
+    assert len(means) == 2 and draws.report().ok in (True, False, None)
+    network = torch.nn.Linear(2, 1)
+    optimizer: torch.optim.Optimizer = samplers.Optimizer(network.parameters(), samplers.SGHMC, lr=0.1, num_data=5)
+    assert optimizer.state_dict()["param_groups"]
+
+
 def check_kernel() -> None:
     """Where a C++ compiler is, the compiled step makes the numbers of the torch step."""
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
@@ -81,6 +98,7 @@ def check_command() -> None:
 if __name__ == "__main__":
     check_files(Path(sys.argv[1]).read_text().splitlines())
     check_sampling()
+    check_names()
     check_kernel()
     check_command()
     print(f"sde-recipe {samplers.__version__} as installed: declared, proved, sampled, compiled, listed")
