@@ -436,7 +436,7 @@ more:
   .venv/bin/python examples/demo.py --full       longer runs, all coefficients, where the bias comes from: 3 minutes
   .venv/bin/recipe show examples/riemann_thermostat.py:RiemannThermostat     the SDE that was derived
   .venv/bin/recipe emit examples/riemann_thermostat.py:TailThermostat        its step as torch code
-  .venv/bin/recipe list                          39 samplers of the literature
+  .venv/bin/recipe list                          the samplers of the literature that are there
   examples/guide/start.md                        ten minutes: a sampler of your own, a network"""
 
 

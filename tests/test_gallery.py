@@ -21,6 +21,11 @@ def test_the_results_are_of_all_of_them_and_none_is_wrong(gallery):
     assert table[-1].startswith(f"{len(gallery.GALLERY)} samplers, 0 wrong, ")
 
 
+def test_each_has_a_picture(gallery):
+    """`python examples/pictures.py NAME` draws it."""
+    assert {picture.stem for picture in (EXAMPLES / "gallery" / "pictures").glob("*.png")} == set(gallery.GALLERY)
+
+
 def test_some_agree_with_their_law(gallery, capsys):
     names = ["cox-ingersoll-ross", "hmc-with-dense-mass"]
     assert gallery.main([*names, "--quick"]) == 0
