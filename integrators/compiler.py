@@ -1,7 +1,7 @@
 """compile(recipe, scheme) -> Step: split the SDE by the letters of a word, solve each piece, lower to a Program."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sympy import Dummy
 
@@ -79,13 +79,20 @@ def compile(
 
 
 def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
-    """B A O A B (with thermostats B A' O A' B) if solvable, else letters of single blocks, else Euler."""
+    """The first of the default words."""
+    return next(default_words(recipe, letters))
+
+
+def default_words(recipe: Recipe, letters: Mapping[str, Piece]) -> Iterator[str]:
+    """B A O A B (with thermostats B A' O A' B) if solvable, then letters of single blocks, then Euler."""
     if not recipe.momenta or recipe.jumps or recipe.fields:
-        return EULER
+        yield EULER
+        return
     frictions, thermostats = _apart("O", letters), _apart("C", letters)
     first = "B A' O A' B" if recipe.thermostats else "B A O A B"
     apart = ["B", "A", *thermostats, *frictions, *frictions[-2::-1], *thermostats[::-1], "A", "B"]
-    return next((word for word in (first, " ".join(apart)) if _is_solvable(recipe, word, letters)), EULER)
+    yield from (word for word in (first, " ".join(apart)) if _is_solvable(recipe, word, letters))
+    yield EULER
 
 
 def _apart(letter: str, letters: Mapping[str, Piece]) -> list[str]:

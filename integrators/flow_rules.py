@@ -236,7 +236,7 @@ def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
     if A.has(*blocks):
         return None
     rest = [f - c[i] + sum(A[i, j] * b for j, b in enumerate(blocks)) for i, f in enumerate(drift)]
-    return None if any(map(expand, rest)) else (A, c)
+    return (A, c) if all(map(vanishes, rest)) else None
 
 
 def _single_row(piece: Subsystem) -> tuple[Block, Expr, Expr, Expr] | None:

@@ -12,10 +12,11 @@ from sympy import Add, And, Expr, Piecewise, S, exp
 
 from recipe import Energy, Recipe
 from recipe.arguments import integer
+from recipe.errors import RecipeError
 from recipe.symbols import Adapted, Block
 from recipe.symbols import temperature as T
 
-from .compiler import block_names, check_choices, check_fields, with_energy, word_of
+from .compiler import block_names, check_choices, check_fields, default_words, with_energy, word_of
 from .domains import COMPARED, bounds
 from .extraction import unused
 from .flow import Flow
@@ -69,9 +70,8 @@ def metropolised(
     if energy is not None:
         recipe = with_energy(recipe, energy)
     repeat = integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
-    word = word_of(recipe, scheme, all_letters(recipe, pieces))
     both_ways = directed(recipe, frozen)
-    worked = works(both_ways, word, all_letters(both_ways, pieces), frozen)
+    word, worked = _with_a_work(recipe, both_ways, scheme, pieces, frozen)
     path = _path(recipe, word, worked, repeat)
     remembering = replace(both_ways, adapt={**both_ways.adapt, **{x: x for x in path.memory}}, claim=recipe.claim)
     opaque = energy if recipe.potential else None
@@ -89,6 +89,22 @@ def metropolised(
     return MetropolisedStep(
         both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas, repeat
     )
+
+
+def _with_a_work(
+    recipe: Recipe, both_ways: Recipe, scheme: Word | None, pieces: Mapping | None, frozen: tuple[str, ...]
+) -> tuple[Scheme, dict[str, Worked]]:
+    """The word with its works: of the default words the first that has them, else of the first the error."""
+    letters = all_letters(recipe, pieces)
+    is_chosen = scheme is not None or recipe.scheme is not None
+    words = [scheme] if is_chosen else list(dict.fromkeys(default_words(recipe, letters)))
+    faults = []
+    for word in (word_of(recipe, one, letters) for one in words):
+        try:
+            return word, works(both_ways, word, all_letters(both_ways, pieces), frozen)
+        except RecipeError as fault:
+            faults.append(fault)
+    raise faults[0]
 
 
 @dataclass(frozen=True)

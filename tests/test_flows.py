@@ -277,6 +277,14 @@ def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
         assert (out["theta"].item(), out["p"].item()) == pytest.approx(tuple(expected), rel=1e-12)
 
 
+@pytest.mark.parametrize("of", [c, m, 1 + theta**2, 1 + total(theta**2)], ids=str)
+def test_a_friction_that_is_a_fraction_has_its_closed_form(of):
+    friction = d * (of + 1) / (of + Rational(1, 10))
+    H = U + total(p**2) / 2
+    recipe = Recipe(name="fraction", state=(theta, p), target=theta, H=H, D={p: friction}, Q={(theta, p): -1})
+    assert str(compile(recipe).scheme) == "B A O A B"
+
+
 def test_a_force_is_a_kick_and_a_spring():
     assert str(kick(p) + spring(p)) == str(force(p)) == "force(p)"
     whole, parts = (
