@@ -143,6 +143,13 @@ def nose_hoover_langevin():
     )
 
 
+def nose_hoover_chain(H=0):
+    """Thermostats in a chain, of which the last has noise, with a further energy H."""
+    H += U + total(p**2) / 2 + n * mu * xi**2 / 2 + mu * (eta**2 + z**2) / 2
+    Q = {**TURNS, (p, xi): p / (n * mu), (xi, eta): xi / mu, (eta, z): eta / mu}
+    return recipe("nose-hoover-chain", (theta, p, xi, eta, z), H, {z: gamma}, Q)
+
+
 def thermostat(H, coupling=1, **more):
     """A Nose-Hoover thermostat with noise on the momenta."""
     return recipe("thermostat", (theta, p, xi), U + H, {p: A}, {**TURNS, (p, xi): coupling * p / (n * mu)}, **more)
@@ -237,6 +244,7 @@ BY_TOPIC = {
         "reach: a diagonal of infinite energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + 1 / (x - y) ** 2),
         "reach: momenta before a diagonal of infinite energy": lambda: momenta((x**2 + y**2) / 2 - log(Abs(x - y)) / 2),
         "reach: a barrier in every site": lambda: underdamped(total(theta**2 + 1 / theta**2 + p**2) / 2),
+        "reach: a wall in momenta of a long chain of thermostats": lambda: nose_hoover_chain(total(1 / p**2)),
         "reach: a level of U of infinite energy": lambda: overdamped(
             1, U + 1 / (U - 1) ** 2, marginal=U + 1 / (U - 1) ** 2
         ),
@@ -300,6 +308,9 @@ BY_TOPIC = {
         "smooth: a network that shrinks to 0": lambda: overdamped(1 + learned(Hardshrink())(theta) ** 2),
         "smooth: a network that rounds": lambda: underdamped(U + total(p**2) / 2, learned(Rounded())(theta, p)),
         "smooth: a pole of Q": lambda: two({x: 1, y: 1}, Q={(x, y): tan(x)}),
+        "smooth: H with the log of a negative number": lambda: overdamped(
+            1, log(1 - total(theta**4) / 4) - total(theta**4) / 4
+        ),
         "smooth: H with a step": lambda: overdamped(1, total(theta**2) / 2 + total(atan(1 / theta))),
         "smooth: H with a sawtooth": lambda: overdamped(1, total(theta**2) / 2 + total(atan(tan(theta)))),
     },
@@ -370,13 +381,7 @@ RIGHT = {
     ),
     "underdamped by the word U B U": lambda: underdamped(U + total(p**2) / 2, pieces={"U": (theta, p)}, scheme=None),
     "Nose-Hoover-Langevin": nose_hoover_langevin,
-    "Nose-Hoover chain with noise at its end": lambda: recipe(
-        "nose-hoover-chain",
-        (theta, p, xi, eta),
-        U + total(p**2) / 2 + n * mu * xi**2 / 2 + mu * eta**2 / 2,
-        {eta: gamma},
-        {**TURNS, (p, xi): p / (n * mu), (xi, eta): xi / mu},
-    ),
+    "Nose-Hoover chain with noise at its end": nose_hoover_chain,
     "CCAdL": ccadl,
     "ALDI": aldi,
     "a thermostat per site": lambda: recipe(

@@ -140,6 +140,13 @@ def test_noise_reaches_or_not_under_the_energy_and_the_operators_of_the_run(name
     assert [("the noise reaches every block?" in w) for w in warnings] == [True] * (not reaches)
 
 
+def test_of_the_default_words_acceptance_takes_the_first_that_has_a_work():
+    third = RIGHT["third-order Langevin"]()
+    assert run(third).info["scheme"] == "B A' O A' B"
+    draws = run(third, metropolis=True)
+    assert draws.info["scheme"] == "B A C O C A B" and draws.info["law"] == "exact"
+
+
 def test_noise_that_explodes_from_three_sites_on_is_refused_there_without_advice_on_steps():
     wild = overdamped(sympy.exp(U))
     assert run(wild, init=torch.ones(2)).info["law"] == "exact"

@@ -90,7 +90,8 @@ def unsound_recipes(recipe):
     for mistake, declare in _of_one_temperature(recipe):
         yield Unsound("temperature", mistake, declare, temperature=ELSEWHERE, values=values)
     moving = [b for b in recipe.state if not b.domain.is_discrete]
-    for b in moving if len(moving) > 1 else []:
+    turned = [b for b in moving if any(recipe.Q[recipe.state.index(b), :])]
+    for b in turned if len(moving) > 1 else []:
         yield Unsound("frozen blocks", f"{b} held still", lambda: recipe, freeze=(b.name,), values=values)
 
 
@@ -138,7 +139,7 @@ def _improper(recipe):
 
 def _open_ends(recipe):
     """Yields recipes with noise that does not vanish at the end of the target's domain."""
-    if recipe.adapt or recipe.jumps:
+    if recipe.adapt or recipe.jumps or recipe.potential is None:
         return
     for b in recipe.targets:
         i = recipe.state.index(b)
@@ -172,6 +173,7 @@ def _on_a_half_line(recipe, b):
 
 def _unreached(recipe):
     """Yields recipes with noise that vanishes at 0, with a target that nothing moves, and without noise."""
+    redrawn = {b for jump in recipe.jumps.values() for b in jump.redrawn}
     for b in recipe.targets:
         i = recipe.state.index(b)
         if recipe.D[i, i] != 0 and b.domain.is_real and not any(recipe.Q[i, :]):
@@ -179,7 +181,7 @@ def _unreached(recipe):
             D[i, :] *= b
             D[:, i] *= b  # the entry of b alone twice
             yield f"the noise of {b} times {b}^2", partial(_changed, recipe, D=ImmutableMatrix(D))
-        if recipe.D[i, i] == 0:
+        if recipe.D[i, i] == 0 and b not in redrawn:
             Q = recipe.Q.as_mutable()
             Q[i, :], Q[:, i] = zeros(1, Q.cols), zeros(Q.rows, 1)
             yield f"nothing moves {b}", partial(_changed, recipe, Q=ImmutableMatrix(Q))
@@ -192,7 +194,7 @@ def _unreached(recipe):
 
 def _of_one_temperature(recipe):
     """Yields recipes with a mass of theta for normal momenta, and log mass in H not multiplied by the temperature."""
-    if recipe.adapt or recipe.latents or not recipe.target_is_vector:
+    if recipe.adapt or recipe.latents or not recipe.target_is_vector or recipe.potential is None:
         return
     (theta,) = recipe.targets
     gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta)
@@ -208,7 +210,8 @@ def _of_one_temperature(recipe):
 def _divided(recipe, wrong):
     """Yields recipes with a wall at 0, or a hill, in the energy of a momentum, and noise by a singular operator."""
     for b in recipe.momenta:
-        if b.domain.is_real and not recipe.jumps:
+        others = {*recipe.state} - {b}
+        if b.domain.is_real and not recipe.jumps and not recipe.H.diff(b).has(*others):
             hill = 1 / b**2 if wrong else 1 / (1 + b**2)
             own = total(hill) if b.is_vector else hill
             name = "a wall at 0" if wrong else "a hill at 0"
@@ -236,7 +239,7 @@ def _learned(recipe, wrong):
     for i, b in enumerate(recipe.state):
         if recipe.D[i, i] != 0 and b.domain.is_real and not recipe.fields and not recipe.operators:
             D = recipe.D.as_mutable()
-            D[i, i] += learned(layer)(b) if b.is_vector or not recipe.D[i, i].has(total(1)) else 0
+            D[i, i] += learned(layer)(b)
             name = "a network with a threshold" if wrong else "a network"
             yield f"the noise of {b} by {name}", partial(_changed, recipe, D=ImmutableMatrix(D))
 
@@ -263,6 +266,9 @@ def _heavy(recipe, wrong):
     if recipe.target_is_vector and recipe.targets[0].domain.is_real and recipe.potential is not None:
         if len(recipe.potentials) == 1 and not (recipe.adapt or recipe.has_other_energy) and not recipe.operators:
             (b,) = recipe.targets
+            movers = [recipe.state.index(x) for x in recipe.momenta or recipe.targets]
+            if not wrong and not all(recipe.D[i, i].is_positive for i in movers):
+                return  # under a round U noise elsewhere leaves a plane
             U = (MANY if not wrong else 3) * log(1 + total(b**2))
             kind = "heavy" if wrong else "light"
             yield f"U of a {kind} tail of all sites", lambda: recipe.bind(U=lambda theta: U)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 
 from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
@@ -119,6 +120,7 @@ def smooth(case: Case) -> Answer:
         return question, "they are made of smooth functions", "proved"
     networks = sorted({type(f) for e in formulas for f in e.atoms(Bound)}, key=lambda f: f.__name__)
     jump = next(filter(None, map(smoothness.jump_of_network, networks)), "") or smoothness.jump(case.explicit)
+    jump = jump or ("" if recipe.potentials else smoothness.undefined(case.explicit))
     return (question, jump, "failed") if jump else (question, "none on lines through random states", "checked")
 
 
@@ -194,7 +196,8 @@ def _walled(case: Case) -> tuple[str, str] | None:
         if D.has(Total) and not ends.walls(case.explicit):
             return f"of one site {wall}; of more it may", "open"
         return f"{wall}: invariant, but not ergodic", "warning"
-    surface = surfaces.wall(case.unlike)
+    few = (e for e in (case.unlike, case.explicit, case.one_site) if e.size <= surfaces.MOST)
+    surface = next(filter(None, map(surfaces.wall, islice(few, 1))), None)
     if surface is None or (surface.is_of_noise and D.has(AppliedUndef)):
         return None
     wall = f"no chain passes {surface.in_words}"

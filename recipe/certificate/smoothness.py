@@ -16,10 +16,11 @@ from ..algebra import entries
 from ..bound import Bound
 from ..domains import NAMED, Domain
 from ..symbols import Crossing, Partial, Potential, Total
-from .explicit import SEED, Explicit
+from .explicit import SEED, Explicit, draws_inside
 from .tails import point
 
 GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
+POINTS = 200  # states at which H is looked at
 LINES = 6  # lines through the arguments of a network
 LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
@@ -63,6 +64,17 @@ def jump_of_network(f: type[Bound]) -> str:
             at = ", ".join(f"{value:.3g}" for value in start + direction * place)
             return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
     return ""
+
+
+def undefined(explicit: Explicit) -> str:
+    """The first of random states at which H is no real number, as a log of a negative one, in words; empty if none."""
+    z = np.array(draws_inside(explicit.blocks, POINTS, SEED)).T
+    z *= np.array([[1.0, 5.0][b.domain.is_real] for b in explicit.blocks])[:, None]
+    lost = np.isnan(explicit.function([explicit.H])(z)[0])
+    if not lost.any():
+        return ""
+    at = ", ".join(f"{x} = {value:.3g}" for x, value in zip(explicit.coordinates, z[:, lost.argmax()], strict=True))
+    return f"H is no real number at {at}"
 
 
 def jump(explicit: Explicit) -> str:
