@@ -212,7 +212,7 @@ class Gauges:
         rows = self.rows.get(index, [])
         rows = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
         if not rows:
-            return [{} for _ in range(chains)]
+            return [dict[str, torch.Tensor]() for _ in range(chains)]
         names = [name for name in rows[0] if name not in ("step", "weights", "slopes", SOME, NOISE, SQUARES)]
         missing = chains * [math.nan]
         order = (SOME, NOISE, SQUARES, *names)
