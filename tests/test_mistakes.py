@@ -115,7 +115,9 @@ RUNS = {
     "hot minibatches": (lambda: on_data(SGHMC, C=5.0), "heat of the minibatches"),
     "hot minibatches of SGLD": (lambda: on_data(SGLD, step_size=1e-3, batch_size=5), "heat of the minibatches"),
     "a heavy thermostat": (
-        lambda: on_data(SGNHT, 50_000, batch_size=50, step_size=5e-4, A=10.0, **FEW | {"init": torch.ones(4, 1)}),
+        lambda: on_data(
+            SGNHT, 50_000, batch_size=50, step_size=5e-4, A=10.0, **FEW | {"init": torch.ones(12, 1), "chains": 12}
+        ),
         "R-hat of xi",
     ),
     "the mean where the sum was meant": (lambda: on_data(SGHMC, mean=True, C=5.0), "R-hat"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,19 +25,6 @@ KIND = "training loop"
 PLAIN: dict[str, Callable] = {"dict": dict, "Counter": Counter, "list": list, "tuple": tuple}
 # Errors that torch and the parts raise for values without a written form.
 UNWRITABLE = KeyError, ValueError, RuntimeError, RecursionError, NotImplementedError
-
-
-class Stateful(Protocol):
-    """A part of a training loop with a state to save and load."""
-
-    def state_dict(self) -> Any:
-        """Returns the state."""
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Loads a state."""
-
-
-Part = Stateful | torch.Generator
 
 
 class Checkpoint:
@@ -71,7 +58,7 @@ class Checkpoint:
         every: float = 0.0,
         settings: Mapping[str, Any] | None = None,
         every_rank: bool = False,
-        **parts: Part,
+        **parts: Any,
     ):
         self.where = f"Checkpoint in {folder}"
         do = "Give the least number of seconds from one to the next."
@@ -81,12 +68,12 @@ class Checkpoint:
         except (TypeError, ValueError, RecursionError) as error:
             do = "Give a dict of numbers, strings and lists."
             raise RecipeError(f"{self.where}, settings", str(error), do=do) from error
-        for name, part in parts.items():
-            self._check_part(name, _stateful(part))
+        own = {name: _stateful(part) for name, part in parts.items()}
+        for name, part in own.items():
+            self._check_part(name, part)
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.every_rank = every_rank
-        own = {name: _stateful(part) for name, part in parts.items()}
         self.parts: dict[str, Any] = {**own, "torch's generators": _Generators(self._is_own)}
         self._saved = -math.inf  # the time of the last save, in seconds
         self._mark = NEW
@@ -228,7 +215,7 @@ class _Generators:
                 torch.cuda.set_rng_state(x, device)
 
 
-def _stateful(part: Part) -> Any:
+def _stateful(part: Any) -> Any:
     """A part with `state_dict` and `load_state_dict`; a generator has other names for them."""
     if isinstance(part, torch.Generator):
         return SimpleNamespace(state_dict=part.get_state, load_state_dict=part.set_state)
