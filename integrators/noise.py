@@ -252,7 +252,7 @@ KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
-Uniforms = Callable[[torch.Tensor, int], torch.Tensor]  # (4, N) numbers of an attempt, for N of the numbers drawn
+Uniforms = Callable[[torch.Tensor, int], tuple[torch.Tensor, ...]]  # (4, N) numbers of an attempt, for N of the numbers drawn
 ATTEMPTS = 100  # more than any number takes: the probability of a refusal is below 1/4
 
 
@@ -273,7 +273,7 @@ def _of_blocks(
         seed_here, _ = _checked(seed, draw, shape[0], first_chain, [k])
         key = seed_here & _MASK, k >> 32 ^ seed_here >> 32
 
-        def uniforms(which: torch.Tensor, attempt: int) -> torch.Tensor:
+        def uniforms(which: torch.Tensor, attempt: int) -> tuple[torch.Tensor, ...]:
             site = which % sites
             upper = site >> 32 | attempt << 8 | draw << 16
             counter = site & _MASK, upper, which // sites + first_chain, torch.full_like(which, k & _MASK)

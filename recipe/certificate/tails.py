@@ -249,8 +249,8 @@ class _Valley:
             turn = np.clip(np.where(helped, turn * 1.6, turn * 0.5), 1e-15, 0.5)
         straight = np.where(abs(u) < 1e-6, 0.0, u)
         straight /= np.linalg.norm(straight, axis=1, keepdims=True)
-        tried, errors = self.K(r * straight)
-        return _replaced(tried <= K, (straight, tried, errors), (u, K, noise))
+        at_straight, errors = self.K(r * straight)
+        return _replaced(at_straight <= K, (straight, at_straight, errors), (u, K, noise))
 
     def log_width(self, u: np.ndarray, r: float, low: float) -> float:
         """The log of the volume, on the sphere, of a valley around r u; 0 if unknown."""
