@@ -252,7 +252,8 @@ KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
 
 
-Uniforms = Callable[[torch.Tensor, int], tuple[torch.Tensor, ...]]  # (4, N) numbers of an attempt, for N of the numbers drawn
+# Four times (N,) numbers of an attempt, for N of the numbers drawn.
+Uniforms = Callable[[torch.Tensor, int], tuple[torch.Tensor, ...]]
 ATTEMPTS = 100  # more than any number takes: the probability of a refusal is below 1/4
 
 
