@@ -410,6 +410,13 @@ def test_a_model_of_a_file_has_a_start_of_its_own(answer, tmp_path):
     assert [row["name"] for row in summary] == ["s"] and summary[0]["mean"] > 0
 
 
+def test_a_picture_without_matplotlib_is_refused_before_the_run(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("samplers.tuning.automatic.sample", lambda *_, **__: pytest.fail("it ran"))
+    code, _, error = run("sample", "sgld", "--energy", "gaussian", "--plot", str(tmp_path / "draws.png"))
+    assert code == 2 and "matplotlib cannot be imported" in error
+
+
 def test_a_run_tunes_itself(run, answer):
     argv = ["sample", "sgld", "--energy", "double-well", "--tune", "--steps", "40", "--warmup", "5", "--no-progress"]
     info = answer(*argv)["info"]

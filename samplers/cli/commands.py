@@ -189,6 +189,10 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
         raise RecipeError(f"--out {out}", "it exists, and is not a file of draws", do="Choose another name.")
     if plot is not None and Path(plot).suffix not in PICTURES:
         raise RecipeError(f"--plot {plot}", "its name is not that of a picture", do=f"End it in {', '.join(PICTURES)}.")
+    if plot is not None:
+        from ..results.arguments import package  # imports torch
+
+        package(f"--plot {plot}", "matplotlib.figure")
 
 
 def _is_of_draws(path: Path) -> bool:
