@@ -26,7 +26,7 @@ from .tensors import by_chain
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
 SITES, FEWEST = 1024, 32  # of a group at which its numbers are taken, and of each of many chains
-TENSORS = 32  # of a group that these sites are in
+TENSORS, RUN = 32, 16  # of a group that these sites are in, and of neighbours in memory, which are read together
 LOOKS = 24  # first steps of a training loop, whose gradients may show that they are clipped
 ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
 NOISE, SQUARES, SOME = "noise", "squares", "sites"  # in a row: sums over so many sites
@@ -99,14 +99,13 @@ def _apart(a: float, b: float) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """Some sites of each chain of a group, evenly spaced in the memory of at most TENSORS of its tensors.
+    """Some sites of each chain of a group, in evenly spaced runs in the memory of at most TENSORS of its tensors.
 
-    `chosen`: the numbers of these tensors; `weights`, and `states` by block: views `(chains, some)` of them.
+    `chosen`: the numbers of these tensors; `weights`, and `states` by block: views `(chains, runs, sites)` of them.
     """
 
     chosen: Sequence[int]
     chains: int
-    every: int
     device: torch.device
     weights: Tensors
     states: Mapping[str, Tensors]
@@ -118,23 +117,24 @@ class Sites:
         chains = count(whole)
         chosen = range(0, len(whole), -(-len(whole) // TENSORS))
         every = max(1, -(-sum(whole[k].numel() for k in chosen) // max(SITES, FEWEST * chains)))
-        own = [k for k in chosen if shards is None or shards.counted[k]]
+        run = 1 if every == 1 else RUN
+        counted = [k for k in chosen if shards is None or shards.counted[k]]
+        own = [k for k in counted if kernel.params[k].numel() >= run * chains]
 
         def views(tensors: Tensors) -> Tensors:
-            return [by_chain(tensors[k], chains)[:, ::every] for k in own]
+            return [by_chain(tensors[k], chains).unfold(1, run, run * every) for k in own]
 
         states = {b: views(tensors) for b, tensors in kernel.vectors.items()}
-        return cls(own, chains, every, whole[0].device, views(kernel.params), states, kernel.scalars)
+        return cls(own, chains, whole[0].device, views(kernel.params), states, kernel.scalars)
 
     def together(self, views: Tensors) -> torch.Tensor:
         """Views side by side in float64, `(chains, some)`."""
         none = torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
-        return torch.cat(list(views), 1).double() if views else none
+        return torch.cat(list(views), 1).double().flatten(1) if views else none
 
     def slopes(self, gradients: Tensors) -> torch.Tensor:
         """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
-        strides = ((g.numel() // self.chains, self.every) for g in gradients)
-        return self.together([g.as_strided(x.shape, at) for g, x, at in zip(gradients, self.weights, strides)])
+        return self.together([g.as_strided(x.shape, x.stride()) for g, x in zip(gradients, self.weights)])
 
 
 class Gauges:
