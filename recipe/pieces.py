@@ -217,7 +217,8 @@ def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
     refresh(p, rate=nu)
     """
     if not isinstance(block, Block):
-        raise RecipeError(f"refresh({block})", "its argument is a block", do="Write refresh(p).")
+        do = 'Write refresh(p); of several blocks a jump each, {"R": refresh(p), "S": refresh(q)}, in a word with both.'
+        raise RecipeError(f"refresh({block})", "its argument is a block", do=do)
     return Jump(block, None if rate is None else formula(rate, f"refresh({block}), rate"))
 
 

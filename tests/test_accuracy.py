@@ -347,6 +347,15 @@ def test_more_draws_show_less_error(draws):
     assert few.sizes["monte_carlo"] > 3 * draws.accuracy(chains=50, steps=60).sizes["monte_carlo"]
 
 
+@pytest.mark.parametrize(
+    ("word", "advice"), [("A O B", "Take a symmetric word, 'A O B O A' say"), ("B A O A B", "h^2")]
+)
+def test_of_a_word_that_is_no_palindrome_the_advice_is_one_that_is(word, advice):
+    settings = {"init": torch.zeros(2), "chains": 16, "steps": 20, "step_size": 0.5, "scheme": word, "progress": False}
+    draws = samplers.sample("underdamped-langevin", lambda theta: (theta**2).sum() / 2, **settings)
+    assert advice in draws.accuracy().advice["step"]
+
+
 def test_draws_of_another_law_than_that_of_the_step_are_seen():
     start = torch.full((20, 1), 30.0, dtype=torch.float64)
     draws = samplers.sample(samplers.SGLD, BOWL, init=start, chains=20, step_size=0.2, steps=400, progress=False)

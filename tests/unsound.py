@@ -194,7 +194,7 @@ def _unreached(recipe):
 
 def _of_one_temperature(recipe):
     """Yields recipes with a mass of theta for normal momenta, and log mass in H not multiplied by the temperature."""
-    if recipe.adapt or recipe.latents or not recipe.target_is_vector or recipe.potential is None:
+    if recipe.adapt or recipe.latents or recipe.maps or not recipe.target_is_vector or recipe.potential is None:
         return
     (theta,) = recipe.targets
     gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta)
@@ -218,7 +218,7 @@ def _divided(recipe, wrong):
             yield f"{name} in the energy of {b}", partial(_changed, recipe, H=recipe.H + own, adapt=recipe.adapt)
     for b in recipe.targets if wrong else ():
         i = recipe.state.index(b)
-        is_alone = len(recipe.state) == 1 and b.is_vector and b.domain.is_real and not recipe.adapt
+        is_alone = len(recipe.state) == 1 and b.is_vector and b.domain.is_real and not (recipe.adapt or any(recipe.Q))
         if is_alone and not recipe.D[i, i].has(b):
             D = ImmutableMatrix([[operator("singular", kind="semidefinite")]])
             yield f"the noise of {b} by a singular operator", partial(_changed, recipe, D=D)
@@ -226,7 +226,11 @@ def _divided(recipe, wrong):
 
 def _cut(recipe, wrong):
     """Yields recipes in coordinates of a target whose map covers a part of the reals, or all."""
-    if len(recipe.targets) == 1 and recipe.targets[0].domain.is_real and not recipe.maps and not recipe.jumps:
+    if (
+        len(recipe.targets) == 1
+        and recipe.targets[0].domain.is_real
+        and not (recipe.maps or recipe.jumps or recipe.fields)
+    ):
         (b,) = recipe.targets
         z = (vector if b.is_vector else scalar)("z")
         by = tanh if wrong else sinh
@@ -237,7 +241,7 @@ def _learned(recipe, wrong):
     """Yields recipes with noise of a block multiplied by a network, with a threshold or without."""
     layer = torch.nn.Threshold(0.1, 2.0) if wrong else torch.nn.Tanh()
     for i, b in enumerate(recipe.state):
-        if recipe.D[i, i] != 0 and b.domain.is_real and not recipe.fields and not recipe.operators:
+        if recipe.D[i, i] != 0 and b.domain.is_real and not recipe.operators:
             D = recipe.D.as_mutable()
             D[i, i] += learned(layer)(b)
             name = "a network with a threshold" if wrong else "a network"
