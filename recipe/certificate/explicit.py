@@ -6,7 +6,7 @@ opaque U becomes a confining energy that couples its coordinates, an opaque func
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from ..domains import Domain
 from ..dynamics import Dynamics
 from ..operators import Applied, fields_of, is_operator, operators_of, parts
 from ..random_points import random_value
+from ..sites import Sites
 from ..symbols import OPAQUE, Partial, Potential, Total
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for
@@ -31,7 +32,6 @@ if TYPE_CHECKING:  # numpy is imported where numbers are asked for
 SEED = 2015
 ROUNDING = 1e-12  # least eigenvalue above which a matrix is regular
 TRIES = 100  # draws of parameters that satisfy `requires`
-Row = tuple[int, Block, int | None]  # number of a block, the block, and its site
 
 
 @dataclass(frozen=True)
@@ -173,19 +173,23 @@ def written_out(
     return _Writer(recipe, sites, temperature, values or {}).recipe_over_sites(recipe.H if H is None else H)
 
 
-class _Writer:
+class _Writer(Sites):
     """Writer of a recipe's expressions over explicit sites, with the same numbers in all of them."""
 
     def __init__(self, recipe: Dynamics, sites: int, at_temperature: float, values: Mapping[str, float]):
+        super().__init__(recipe.state, sites)
         self.recipe = recipe
-        self.sites = sites
         self.temperature = Rational(repr(float(at_temperature)))
         self.values = values
         self.draw = random.Random(SEED)
         self.numbers: dict = {temperature: self.temperature, **self.required()}
-        self.symbols: dict = {}
+        self.still: dict[Block, tuple[Symbol, ...]] = {}  # coordinates of blocks that do not move
         self.spectra: dict = {}  # eigenvalues and eigenvectors, by operator
         self.matrices: dict[Expr, ImmutableMatrix] = {}  # by formula
+
+    def coordinates_of(self, block: Block) -> tuple[Symbol, ...]:
+        """The plain symbols of one block."""
+        return tuple(_coordinate(block, k) for k in range(self.number if block.is_vector else 1))
 
     def required(self) -> dict[Symbol, Expr]:
         """Numbers of the parameters in `requires` that satisfy it, if random ones are found that do."""
@@ -201,44 +205,28 @@ class _Writer:
 
     def recipe_over_sites(self, H: Expr) -> Explicit:
         """The Explicit form of the recipe with the energy H."""
-        rows: list[Row] = [(i, b, k) for i, b in enumerate(self.recipe.state) for k in self.sites_of(b)]
-        coordinates = tuple(self.symbol(b, k) for _, b, k in rows)
-        H = self.at(H, None)
-        D, Q = self.joint(self.recipe.D, rows), self.joint(self.recipe.Q, rows)
-        # frozen blocks are numbers
-        still = [s for s in self.symbols.values() if s not in coordinates]
+        formulas = self.at(H), self.matrix(self.recipe.D), self.matrix(self.recipe.Q)
+        still = [s for symbols in self.still.values() for s in symbols]
         numbers = {s: Rational(repr(round(random_value(s, self.draw), 6))) for s in still}
-        H, D, Q = (e.xreplace(numbers) for e in (H, D, Q))
-        return Explicit(coordinates, tuple(b for _, b, _ in rows), H, D, Q, float(self.temperature))
+        H, D, Q = (e.xreplace(numbers) for e in formulas)
+        blocks = tuple(b for b in self.state for _ in self.of[b])
+        return Explicit(self.coordinates, blocks, H, D, Q, float(self.temperature))
 
-    def joint(self, matrix: ImmutableMatrix, rows: list[Row]) -> ImmutableMatrix:
-        """The matrix over coordinates from a matrix over blocks."""
-        known = entries(matrix)
+    def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
+        """The entry of two blocks at sites k and m."""
+        if not (of_vectors and is_operator(e)):
+            return super().entry(e, k, m, of_vectors)
+        return Add(*(self.field(F) * self.image(F)[k, m] * self.at(c) for F, c in parts(e)))
 
-        def entry(row: int, column: int) -> Expr:
-            (i, a, k), (j, b, m) = rows[row], rows[column]
-            if (i, j) not in known:
-                return S.Zero
-            if is_operator(known[i, j]) and k and m:
-                terms = (self.field(F) * self.matrix(F)[k - 1, m - 1] * self.at(c, None) for F, c in parts(known[i, j]))
-                return Add(*terms)
-            if a.is_vector and b.is_vector and k != m:
-                return S.Zero
-            return self.at(known[i, j], k or m)
+    def symbols(self, b: Block) -> tuple[Symbol, ...]:
+        """The plain symbols of a block of the state, or of one that is held still."""
+        return self.of[b] if b in self.of else self.still.setdefault(b, self.coordinates_of(b))
 
-        size = range(len(rows))
-        return ImmutableMatrix(len(rows), len(rows), [entry(row, column) for row in size for column in size])
-
-    def sites_of(self, b: Block) -> Iterable[int | None]:
-        """The numbers of a block's sites."""
-        return range(1, self.sites + 1) if b.is_vector else [None]
-
-    def symbol(self, b: Block, site: int | None) -> Symbol:
+    def symbol(self, b: Block, site: int) -> Symbol:
         """The plain symbol of a block at a site."""
-        symbol = _coordinate(b, site)
-        return self.symbols.setdefault(symbol.name, symbol)
+        return self.symbols(b)[site if b.is_vector else 0]
 
-    def number(self, s: Symbol, site: int | None) -> Expr:
+    def constant(self, s: Symbol, site: int = 0) -> Expr:
         """The number of a parameter, or of a quantity frozen in a step."""
         key = (s, site) if getattr(s, "is_vector", False) else s
         if key not in self.numbers:
@@ -246,15 +234,15 @@ class _Writer:
             self.numbers[key] = Rational(repr(float(random_value(s, self.draw) if value is None else value)))
         return self.numbers[key]
 
-    def matrix(self, F: Expr) -> ImmutableMatrix:
+    def image(self, F: Expr) -> ImmutableMatrix:
         """A formula of one operator as a matrix of numbers, with a random matrix of its kind for the operator."""
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
                 kind = getattr(M, "matrix_kind", "definite")
                 is_regular = kind == "semidefinite" and self.values.get(M.name, 0.0) > ROUNDING
-                self.spectra[M] = _spectrum("definite" if is_regular else kind, self.sites, self.draw)
-            numbers = {s: self.number(s, None) for s in F.free_symbols - {M}}
+                self.spectra[M] = _spectrum("definite" if is_regular else kind, self.number, self.draw)
+            numbers = {s: self.constant(s) for s in F.free_symbols - {M}}
             rows = image_of(F, M, self.spectra[M], numbers).tolist()
             self.matrices[F] = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
         return self.matrices[F]
@@ -262,26 +250,26 @@ class _Writer:
     def field(self, F: Expr) -> Expr:
         """A smooth positive factor that reads the block of a field; 1 for constant operators."""
         blocks = [M.at for M in fields_of(F) if M.at is not None]
-        return Mul(*(1 + tanh(Add(*(self.symbol(b, k) for k in self.sites_of(b)))) / 2 for b in blocks))
+        return Mul(*(1 + tanh(Add(*self.symbols(b))) / 2 for b in blocks))
 
-    def at(self, e: Expr, site: int | None) -> Expr:
-        """The expression at a site; `site`: None for expressions with one value per chain."""
+    def at(self, e: Expr, site: int = 0) -> Expr:
+        """The expression at a site."""
         match e:
             case Total():
                 of_blocks = e.integrand.free_symbols <= set(self.recipe.state) and not e.integrand.has(*OPAQUE)
                 at = _of_blocks if of_blocks else self.at
-                return Add(*(at(e.integrand, k) for k in range(1, self.sites + 1)))
+                return Add(*(at(e.integrand, k) for k in range(self.number)))
             case Potential():
                 return self.energy(e)
             case Partial():
-                return diff(self.energy(e.U), *(self.symbol(b, site if b.is_vector else None) for b in e.variables))
+                return diff(self.energy(e.U), *(self.symbol(b, site) for b in e.variables))
             case Block() if not isinstance(e, Adapted):
-                return self.symbol(e, site if e.is_vector else None)
+                return self.symbol(e, site)
             case Symbol():
-                return self.number(e, site)
+                return self.constant(e, site)
             case Applied():
-                row = self.matrix(e.formula).row((site or 1) - 1)
-                return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row, 1)))
+                row = self.image(e.formula).row(site)
+                return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row)))
             case AppliedUndef() | Bound():
                 return self.function(e, site)
         if not e.args:
@@ -295,13 +283,13 @@ class _Writer:
         For an angle, sin x replaces x^2/2, and x is scaled to the period. Energies with other names have other phases.
         """
         phase = Rational(1 + [*dict.fromkeys(V.name for V in self.recipe.potentials), U.name].index(U.name), 3)
-        rows = [(b, self.symbol(b, k)) for b in U.blocks for k in self.sites_of(b)]
+        rows = [(b, x) for b in U.blocks for x in self.symbols(b)]
         z = [2 * pi / b.domain.width * x if b.domain.wraps else x for b, x in rows]
         wells = [sin(x) if b.domain.wraps else x**2 / 2 for (b, _), x in zip(rows, z, strict=True)]
         coupling = Add(*(sin(x - y) / 3 for x, y in zip(z, z[1:], strict=False)))
         return Add(*(well + cos(2 * x - phase) for well, x in zip(wells, z, strict=True))) + coupling
 
-    def function(self, f: AppliedUndef | Bound, site: int | None) -> Expr:
+    def function(self, f: AppliedUndef | Bound, site: int) -> Expr:
         """A smooth function without symmetry of the sum of the arguments, with the declared sign, or its derivative."""
         x = Dummy(real=True)
         of_network = isinstance(f, Bound)
@@ -343,8 +331,8 @@ def _spectrum(kind: str, sites: int, draw: random.Random) -> "tuple[ndarray, nda
     return values, vectors
 
 
-def _coordinate(b: Block, site: int | None) -> Symbol:
-    name = f"{b.name}_{site}" if b.is_vector else b.name
+def _coordinate(b: Block, site: int) -> Symbol:
+    name = f"{b.name}_{site + 1}" if b.is_vector else b.name
     return Symbol(name, real=True, positive=b.is_positive, nonnegative=b.is_nonnegative)
 
 

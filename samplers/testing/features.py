@@ -11,9 +11,8 @@ import numpy as np
 from sympy import Expr, Mul, cos, lambdify, pi, sin
 
 from recipe import Recipe
+from recipe.sites import Sites
 from recipe.symbols import Block, is_site
-
-from .sites import Sites
 
 Features = tuple[Expr, ...]
 

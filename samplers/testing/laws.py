@@ -10,6 +10,7 @@ from sympy import Expr
 from recipe import Recipe, RecipeError
 from recipe.arrays import of_arrays
 from recipe.marginal import eliminate_gaussians
+from recipe.sites import Sites
 from recipe.symbols import Block, formula
 from recipe.symbols import temperature as T
 
@@ -20,7 +21,6 @@ from .grids import Group, Points, Unresolved, law_of
 from .metropolis import metropolis
 from .one_step import fitting_degree
 from .quadrature import gauss, gaussian
-from .sites import Sites
 
 DEGREE = 4  # of the monomials whose moments are finite
 ON_A_GRID = 3  # blocks, at most, of a tensor grid

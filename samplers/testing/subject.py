@@ -20,6 +20,7 @@ from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.errors import did_you_mean
+from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, is_site, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
 
@@ -29,7 +30,7 @@ from .cases import Case, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
 from .laws import Law
-from .sites import Sites, sites_of
+from .sites import sites_of
 
 Points = dict[Block, np.ndarray]
 Energies = dict[Potential, sympy.Expr]  # of one site
