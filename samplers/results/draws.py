@@ -80,9 +80,8 @@ class Draws(Mapping):
         try:
             self._info = json.loads(json.dumps(dict(info)))
         except (TypeError, ValueError) as error:
-            raise RecipeError(
-                "draws", f"info is not plain JSON data ({error})", do="Use text, numbers, lists and dicts."
-            ) from error
+            what = f"info is not plain JSON data ({error})"
+            raise RecipeError("draws", what, do="Use text, numbers, lists and dicts.") from error
         self._step_sizes = None if step_sizes is None else _checked_step_sizes(step_sizes, self.draws)
         self._again = again
         self._accuracy: Accuracy | None = None
@@ -383,21 +382,18 @@ class Draws(Mapping):
             step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
             draws = cls(values, info=account["info"], step_sizes=step_sizes)
             check_record(draws)
+        except RecipeError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if type(error) is RecipeError:
-                raise
-            raise RecipeError(
-                str(path), f"not an intact file of draws ({error})", do="Restore it from a copy, or sample again."
-            ) from error
+            raise RecipeError(str(path), f"not an intact file of draws ({error})", do=storage.RESTORE) from error
         return draws
 
 
 def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
     h = tensor_of("draws", "the step sizes", step_sizes, do="Give one per draw.").to("cpu", torch.float64, copy=True)
     if h.shape != (draws,):
-        raise RecipeError(
-            "draws", f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws", do="Give one per draw."
-        )
+        what = f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws"
+        raise RecipeError("draws", what, do="Give one per draw.")
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h
