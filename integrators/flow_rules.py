@@ -8,7 +8,6 @@ in order, special rules before general ones; tests stand in tests/test_flows.py.
 `numerical_flows.py`.
 """
 
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -31,10 +30,9 @@ from sympy import (
 from sympy.utilities.iterables import connected_components
 
 from recipe.algebra import entries, vanishes
-from recipe.certificate import numeric
 from recipe.operators import coefficient, is_operator, operators_of, times, transposed
-from recipe.random_points import random_value
-from recipe.symbols import OPAQUE, Block, Crossing, Partial, Total, is_site, masked, temperature
+from recipe.random_points import is_zero_at_random_points
+from recipe.symbols import Block, Crossing, Partial, Total, is_site, temperature
 from recipe.symbols import duration as t
 
 from .functions import MatrixOU, SquareRoot, braked, phi1
@@ -198,7 +196,7 @@ def relativistic_friction(piece: Subsystem) -> Solution | None:
     if a == 0 or not a.is_finite and a.has(S.NaN, S.ComplexInfinity):
         return None
     b = diff(f, p, 3).subs(p, 0) / (3 * a)
-    if b == 0 or b.has(S.NaN, S.ComplexInfinity) or not _vanishes_at_random(f**2 * (1 + b * p**2) - a**2 * p**2):
+    if b == 0 or b.has(S.NaN, S.ComplexInfinity) or not is_zero_at_random_points(f**2 * (1 + b * p**2) - a**2 * p**2):
         return None
     b = factor_terms(expand(b).simplify())
     if not b.is_positive or vanishes(f + a * p / sqrt(1 + b * p**2)) is None:
@@ -282,24 +280,8 @@ def _verify(x: Block, a: Expr, c: Expr, mean: Expr, decay: Expr, spread: Expr) -
         spread.xreplace({t: t + s}) - decay.xreplace(first) * spread - spread.xreplace(first),
     )
     for equation in equations:
-        if not _vanishes_at_random(equation):
+        if not is_zero_at_random_points(equation.replace(phi1, lambda x: (exp(x) - 1) / x)):
             raise AssertionError(f"the closed form of d{x} = ({c} - {a} {x}) dt breaks its equation: {equation}")
-
-
-def _vanishes_at_random(equation: Expr) -> bool:
-    """Whether the terms of an equation cancel at three random points."""
-    draw = random.Random(2015)
-    e, _ = masked(equation, *OPAQUE)
-    symbols = sorted(e.free_symbols, key=lambda v: v.name)
-    evaluate = numeric(symbols, list(Add.make_args(e)), phi1=phi1.value)
-    for _ in range(3):
-        try:
-            values = [float(v) for v in evaluate([random_value(v, draw) / 2 for v in symbols])]
-        except OverflowError:  # the equation is too stiff at these values
-            continue
-        if not abs(sum(values)) <= 1e-8 * max(map(abs, values)):
-            return False
-    return True
 
 
 # ---- the table, tried in this order

@@ -61,8 +61,9 @@ class Sites:
         """A matrix over blocks as a matrix over coordinates."""
         known = entries(matrix)
         rows = [(i, k, b.is_vector) for i, b in enumerate(self.state) for k in range(len(self.of[b]))]
-        pairs = [(known.get((i, j)), k, m, a and b) for i, k, a in rows for j, m, b in rows]
-        return ImmutableMatrix(len(rows), len(rows), [S.Zero if e is None else self.entry(e, *at) for e, *at in pairs])
+        size = len(rows)
+        pairs = ((known.get((i, j), S.Zero), k, m, a and b) for i, k, a in rows for j, m, b in rows)
+        return ImmutableMatrix(size, size, [e and self.entry(e, k, m, v) for e, k, m, v in pairs])
 
     def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
         """The entry of two blocks at sites k and m: of two vectors 0 unless the sites are equal."""

@@ -141,6 +141,9 @@ def test_a_claim_beside_adaptations_is_given_what_is_frozen():
         name="claim", state=(theta,), H=U, D=D, adapt={V: (V + theta**2) / 2}, claim="exact", scheme="Euler"
     )
     assert finding(recipe, "claim").answer == "given frozen V"
+    H = U + total(p**2 * (1 + V)) / 2
+    mass = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}, adapt=recipe.adapt)
+    assert finding(mass, "stationary", freeze=("theta",)).verdict == "failed"
 
 
 def test_a_constant_diffusion_of_many_blocks_is_checked_by_its_eigenvalues():

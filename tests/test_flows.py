@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from statements import interpret
-from sympy import Abs, E, Max, Min, Rational, cos, exp, lambdify, log, pi, sqrt, tanh
+from sympy import Rational, exp, log, sqrt
 
 from integrators import compile, flow_rules
 from integrators.functions import phi1
@@ -32,7 +32,6 @@ from recipe import (
     total,
     vector,
 )
-from recipe.certificate import numeric
 from recipe.symbols import duration
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
 from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
@@ -392,18 +391,3 @@ def test_a_wrong_closed_form_breaks_its_equation(mean, decay, spread):
     flow_rules._verify(p, c, g, MEAN, DECAY, SPREAD)
     with pytest.raises(AssertionError, match="breaks its equation"):
         flow_rules._verify(p, c, g, mean, decay, spread)
-
-
-def test_numbers_of_formulas_are_those_of_a_compiled_function():
-    z, y = real("z"), positive("y")
-    formulas = [
-        z**2 + sqrt(y) / 3,
-        exp(-z * y) * tanh(z) - Rational(1, 3),
-        Abs(z) ** Rational(3, 2) + pi / y**2,
-        Max(z, y, 2) - Min(z, 1),
-        log(y) * cos(z) / E,
-    ]
-    compiled = lambdify([[z, y]], formulas, modules=["math"])
-    draw = np.random.default_rng(0)
-    for at in zip(draw.normal(size=9), draw.exponential(size=9) + 0.1):
-        assert numeric([z, y], formulas)(at) == pytest.approx(compiled(at), rel=1e-13)

@@ -5,6 +5,6 @@ mass leaves at a boundary, at infinity or at a jump of the formulas, and the noi
 """
 
 from ..results import Certificate, Finding
-from .definite import least_eigenvalue, minimum_eigenvalue, numeric
+from .definite import least_eigenvalue, minimum_eigenvalue
 
-__all__ = ["Certificate", "Finding", "least_eigenvalue", "minimum_eigenvalue", "numeric"]
+__all__ = ["Certificate", "Finding", "least_eigenvalue", "minimum_eigenvalue"]

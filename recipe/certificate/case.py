@@ -107,6 +107,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         H=recipe.H,
         D=recipe.D.extract(rows, rows),
         Q=recipe.Q.extract(rows, rows),
+        supplied=recipe.supplied.extract(rows, rows),
         target=targets if len(targets) > 1 else next(iter(targets or state)),
         pieces=recipe.pieces,
         requires=recipe.requires,

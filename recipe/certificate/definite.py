@@ -1,12 +1,11 @@
 """Tests whether a matrix of formulas is positive semidefinite: by the signs of its minors, else at random states."""
 
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from sympy import Expr, ImmutableMatrix, S, Symbol, lambdify
+from sympy import Expr, ImmutableMatrix, S, Symbol
 from sympy.core.relational import Relational
 
 from ..algebra import entries
@@ -112,44 +111,3 @@ def _points(symbols: list[Symbol], points: int, fixed: Mapping[Symbol, Number]) 
         # Fixed symbols draw too, so that the others have the same values whatever is fixed.
         values = [fixed.get(s, random_value(s, draw)) for s in symbols]
         yield [v[k % len(v)] if isinstance(v, tuple) else v for v in values]
-
-
-def numeric(symbols: Sequence[Symbol], expressions: Sequence[Expr], **functions: Callable) -> Callable:
-    """A function from a list of floats to the values of expressions, for a few evaluations; `functions`: further ones.
-
-    >>> from recipe import real
-    >>> x = real("x")
-    >>> numeric([x], [x**2, 2*x])([3.0])
-    [9.0, 6.0]
-    """
-    known = ELEMENTARY | functions
-    if all(_is_elementary(e, known) for e in expressions):  # lambdify takes longer than a few evaluations
-        return lambda values: [_number(e, dict(zip(symbols, values)), known) for e in expressions]
-    return lambdify([list(symbols)], list(expressions), modules=[functions, "math", "mpmath", "sympy"], dummify=True)
-
-
-_OF_MATH = ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "atan")
-ELEMENTARY = {"Abs": abs, "Max": max, "Min": min, **{name: getattr(math, name) for name in _OF_MATH}}
-
-
-def _is_elementary(e: Expr, functions: Mapping[str, Callable]) -> bool:
-    """Whether a formula is made of numbers, symbols, sums, products, powers and the given functions."""
-    if not e.args:
-        return e.is_Symbol or e.is_real and e.is_number
-    operation = e.is_Add or e.is_Mul or e.is_Pow or e.func.__name__ in functions
-    return operation and all(_is_elementary(x, functions) for x in e.args)
-
-
-def _number(e: Expr, at: Mapping[Symbol, float], functions: Mapping[str, Callable]) -> float:
-    """The value of an elementary formula in floats."""
-    if not e.args:
-        return at[e] if e.is_Symbol else float(e)
-    values = [_number(x, at, functions) for x in e.args]
-    if e.is_Add:
-        return sum(values)
-    if e.is_Mul:
-        return math.prod(values)
-    if not e.is_Pow:
-        return functions[e.func.__name__](*values)
-    base, power = values
-    return math.sqrt(base) if e.exp is S.Half else base**power
