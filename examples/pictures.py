@@ -62,6 +62,7 @@ def draw_words(path: Path) -> None:
     plt.figure(figsize=(6, 3.6), layout="constrained")
     with contextlib.chdir(path.parent):
         executed(EXAMPLES / "guide" / "words.md")
+    save(plt.gcf(), path, 80)
 
 
 def draw_banana(path: Path) -> None:
