@@ -114,6 +114,8 @@ def _temperature(kind: str, chain: Chain, block: str, slack: float, alpha: float
     """The finding on a temperature; one that is mostly far beyond T is too hot, however wide its band."""
     series = chain.series[f"{kind}.{block}" if block else kind]
     over_T = average_of(series[None])
+    if not block:  # weights are taken from their own mean, and forget half as fast as their squares
+        slack += 2 / (over_T.freedom + 1)
     question, of = f"{kind} temperature over T", f"{block}, {chain.of}" if block else chain.of
     cure = _cure(chain, over_T, cure)
     if float(series.median()) > FAR:
