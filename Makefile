@@ -61,7 +61,7 @@ papers: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python examples/papers/run.py $(if $(DATA),--data $(DATA)) --jobs $(JOBS) $(NAMES)
 
 gpu:
-	PYTHON=$(PYTHON) .ci/gpu --out out/gpu.json
+	PYTHON=$(PYTHON) .ci/gpu
 
 crashtest: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/crashes.py --kills $(KILLS)
