@@ -34,6 +34,10 @@ def test_some_agree_with_their_law(gallery, capsys):
     assert all(" agrees " in row for row in rows[1:-1]) and rows[-1].startswith("2 samplers, 0 wrong, ")
 
 
+def test_a_network_of_float32_has_rounding_errors_and_no_jumps(gallery):
+    assert gallery.GALLERY["meta-learned"].recipe.check().exact
+
+
 def test_a_law_that_is_another_one_is_called_wrong(gallery):
     """Draws of exp(-H) agree, of exp(-H/2) not."""
     generator = np.random.default_rng(0)

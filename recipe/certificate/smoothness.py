@@ -22,6 +22,7 @@ from .tails import point
 GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
 POINTS = 200  # states at which H is looked at
 LINES = 6  # lines through the arguments of a network
+ROUNDED = 1e-3  # largest relative rounding error of a network of float32
 LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
 
@@ -61,8 +62,9 @@ def jump_of_network(f: type[Bound]) -> str:
             return f.on_arrays(*(a + b * t for a, b in zip(start, direction, strict=True)))
 
         for place, (low, high) in _jumps_of(along, x, is_energy=True):
-            at = ", ".join(f"{value:.3g}" for value in start + direction * place)
-            return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
+            if abs(high - low) > ROUNDED * max(abs(low), abs(high)):
+                at = ", ".join(f"{value:.3g}" for value in start + direction * place)
+                return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
     return ""
 
 
