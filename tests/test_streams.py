@@ -38,7 +38,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("exchange.py", "_exchange"): "EXCHANGE",
     ("bridges.py", "move"): "JITTER",
     ("references.py", "start"): "REFERENCE",
-    ("ensemble.py", "_seeds"): "NETWORK",
+    ("ensemble.py", "__init__"): "NETWORK",
     ("minibatches.py", "order"): "ORDER",
     ("swag.py", "sample"): "SWAG_",
 }

@@ -111,6 +111,8 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
     values = function(x)
     change = abs(np.diff(values))
     change[~np.isfinite(change)] = 0.0
+    if not change.any():
+        return
     scale = np.median(abs(values[np.isfinite(values)])) + 1e-300
     beside = np.convolve(change, [1.0, 0.0, 1.0], "same")
     for k in np.argsort(-change / (beside + 1e-9 * scale))[:LOOKS]:

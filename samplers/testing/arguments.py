@@ -198,7 +198,7 @@ def derivatives(U: Expr, coordinates: tuple[Expr, ...]) -> dict[str, Callable[[A
 
     `coordinates`: blocks, or symbols for the coordinates of one block.
 
-    >>> from recipe import total
+    >>> from recipe import total, vector
     >>> theta = vector("theta")
     >>> derivatives(total(theta**4), (theta,))["gradient"](np.array([[1.0, 2.0]]))
     array([[ 4., 32.]])
