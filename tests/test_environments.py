@@ -35,6 +35,9 @@ BARE = """
 import os, pwd, warnings
 import samplers, torch
 from recipe import Energy, RecipeError, total, vector
+from samplers.running import choice
+
+choice.STEPS = 1000
 
 def nobody(number):
     raise KeyError(number)
@@ -46,7 +49,7 @@ U = Energy(theta, U=total(theta**2) / 2)
 
 def run(backend):
     init = torch.zeros(3, dtype=torch.float64)
-    return samplers.sample(samplers.SGHMC, U, init=init, steps=10_000, step_size=0.4, seed=1, thin=1000, progress=False,
+    return samplers.sample(samplers.SGHMC, U, init=init, steps=1000, step_size=0.4, seed=1, thin=100, progress=False,
                            backend=backend)
 
 with warnings.catch_warnings(record=True) as told:

@@ -157,9 +157,7 @@ class PairedRun:
         kept = [stage for stage in self.plan.stages if stage.phase.keep]
         settings = [(stage.step_size.value, stage.temperature.value, stage.step.frozen) for stage in kept]
         if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
-            what = (
-                "the step size, the temperature or what is frozen changed while draws were kept: they have no one law"
-            )
+            what = "step size, temperature or what is frozen changed while draws were kept: they have no one law"
             yield what, "Keep the draws of one phase of constant settings."
         if settings[0][1] == 0:
             yield "at temperature 0 there is no law", "Sample at a temperature > 0."
