@@ -31,6 +31,16 @@ class Scheme:
         """Whether the sequence reads the same backwards."""
         return self.moves == self.moves[::-1]
 
+    @property
+    def mirrored(self) -> str:
+        """The letters there and back, a word that reads the same backwards.
+
+        >>> scheme("A B O", "ABO").mirrored
+        'A B O B A'
+        """
+        letters = [letter for letter, _ in self.moves]
+        return " ".join([*letters, *letters[-2::-1]])
+
     def rotated(self, k: int) -> "Scheme":
         """The cyclic rotation that begins at move k."""
         return Scheme(self.text, self.moves[k:] + self.moves[:k])

@@ -479,7 +479,9 @@ def test_a_proposal_that_leaves_a_domain_or_the_numbers_is_rejected():
 
 
 WARNED = {
-    "a step size that is far too large": (dict(step_size=30.0), "4 of 4 chains .* have accepted none of 20 steps"),
+    "a step size that is far too large": (
+        dict(step_size=30.0), "4 of 4 chains .* have accepted none of 20 steps.* a smaller step size"),
+    "a word that is no palindrome": (dict(step_size=30.0, scheme="A O B"), "a symmetric word, 'A O B O A' say"),
     "a chain that is where no step leads on": (
         dict(energy=lambda theta: torch.where(theta > 2, 100 * theta, theta).square().sum(), steps=120, step_size=0.3,
              init=torch.tensor([[0.0], [3.0]])), r"1 of 2 chains \(chain 1\) have accepted none of 120 steps"),

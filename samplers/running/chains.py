@@ -9,6 +9,7 @@ import torch
 from integrators.adapting import Adapting
 from integrators.domains import in_domain
 from integrators.program import DERIVATIVES
+from integrators.scheme import Scheme
 from integrators.work import ACCEPTED
 from recipe import Recipe
 from recipe.errors import RecipeError
@@ -115,7 +116,7 @@ class Chains:
             f"{named(self.diverged, 'diverged at step')}, {self.reason}"
         ]
 
-    def stuck(self, steps: int) -> list[str]:
+    def stuck(self, steps: int, word: Scheme) -> list[str]:
         """A warning where chains accepted none of at least `MANY` proposals, or all chains none; else an empty list."""
         acceptance = self.acceptance(steps)
         if acceptance is None:
@@ -124,9 +125,10 @@ class Chains:
         if not still or (steps < MANY and len(still) < self.alive.sum()):
             return []
         which = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
+        less = "a smaller step size" if word.is_palindrome else f"a symmetric word, '{word.mirrored}' say"
         return [
             f"{self.where}: {len(still)} of {len(self)} chains ({which}) have accepted none of {steps} steps, and stay "
-            "where they are. Take a smaller step size, or start elsewhere."
+            f"where they are. Take {less}, or start elsewhere."
         ]
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:

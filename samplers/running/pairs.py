@@ -137,8 +137,7 @@ class PairedRun:
         less = f"Take a smaller step size: it goes as h^{self.order}."
         word = self.stage.step.scheme
         if self.order == 1 and not word.is_palindrome:
-            letters = [letter for letter, _ in word.moves]
-            less = f"Take a symmetric word, '{' '.join([*letters, *letters[-2::-1]])}' say: the bias goes as h^1 now."
+            less = f"Take a symmetric word, '{word.mirrored}' say: the bias goes as h^1 now."
         return {
             "step": less if self.has_batches else f"{less} Or accept and reject, by metropolis=True.",
             "minibatches": batches,

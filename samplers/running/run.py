@@ -65,7 +65,8 @@ class Run:
                 self._warn_of_faults()
                 raise
             record.save(self.chains, now=True)
-            for message in self.chains.concerns() + self.chains.stuck(self.plan.since_stage(self.chains.moved)):
+            steps = self.plan.since_stage(self.chains.moved)
+            for message in self.chains.concerns() + self.chains.stuck(steps, self.plan.step.scheme):
                 warn(message)
             self._warn_of_faults()
             draws = self._draws(began)
