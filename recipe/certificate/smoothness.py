@@ -23,7 +23,8 @@ GRID, STATES = 1501, 2  # points of a line, and lines per coordinate
 POINTS = 200  # states at which H is looked at
 LINES = 6  # lines through the arguments of a network
 ROUNDED = 1e-3  # largest relative rounding error of a network of float32
-LOOKS, HALVINGS = 12, 45  # number of intervals that are searched, and of their halvings
+LOOKS = 12  # number of intervals that are searched
+ROUNDS, CUTS = 12, 16  # rounds of a search, and the parts that each cuts an interval into
 SMOOTH = (exp, sin, cos, sinh, cosh, tanh, atan, erf)
 
 
@@ -104,7 +105,7 @@ def _grid(domain: Domain) -> np.ndarray:
 
 
 def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator[tuple[float, tuple[float, float]]]:
-    """The jumps of a function on a line, as (place, values at both sides): differences that stay under halving.
+    """The jumps of a function on a line, as (place, values at both sides): differences that stay as intervals narrow.
 
     An energy may be infinite at a point, which no chain reaches; D and Q may not.
     """
@@ -118,7 +119,7 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
     for k in np.argsort(-change / (beside + 1e-9 * scale))[:LOOKS]:
         if change[k] == 0:
             return
-        low, high = _halved(function, x[k], x[k + 1])
+        low, high = _narrowed(function, x[k], x[k + 1])
         sides = float(function(low)), float(function(high))
         rest = abs(sides[1] - sides[0])
         largest = max(map(abs, sides))
@@ -129,15 +130,13 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
             yield (0.0 if abs(place) < 1e-12 else float(place)), sides
 
 
-def _halved(function: Callable, low: float, high: float) -> tuple[float, float]:
-    """The interval after repeated halving towards the largest change of the function."""
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        value = float(function(middle))
-        if not np.isfinite(value) or middle in (low, high):
+def _narrowed(function: Callable, low: float, high: float) -> tuple[float, float]:
+    """The interval after repeated cuts towards the largest change of the function."""
+    for _ in range(ROUNDS):
+        x = np.unique(np.linspace(low, high, CUTS + 1))
+        values = function(x)
+        if len(x) < 3 or not np.isfinite(values).all():
             break
-        if abs(value - float(function(low))) > abs(float(function(high)) - value):
-            high = middle
-        else:
-            low = middle
+        k = abs(np.diff(values)).argmax()
+        low, high = x[k], x[k + 1]
     return float(low), float(high)
