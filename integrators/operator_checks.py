@@ -63,7 +63,7 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
         for F in (F for F in formulas if M in operators_of(F)):
             known = {s: numbers.get(s, 1.0) for s in F.free_symbols}
             with np.errstate(all="ignore"):
-                values = (eigenvalues.numpy() if s == M else x for s, x in known.items())
+                values = (np.array(eigenvalues.tolist()) if s == M else x for s, x in known.items())
                 images = lambdify([*known], F, "numpy")(*values)
             if not torch.as_tensor(images).isfinite().all():
                 what = f"{F} does not exist: it has an eigenvalue of {float(eigenvalues.abs().amin()):.3g}"

@@ -282,6 +282,28 @@ def test_one_factorisation_serves_all_steps_of_any_size(monkeypatch):
     assert len(calls) == 2 and not torch.equal(again, moved[0])
 
 
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd])
+@pytest.mark.parametrize("name", ["preconditioned", "non-reversible", "two-noises", "hmc-dense"])
+def test_steps_have_jacobians_and_kept_factorisations_serve_them(name, transform):
+    step = integrators.compile(RECIPES[name])
+    values = {name: Dense(value) for name, value in settings(step, matrices(4)).items()}
+    noise = {draw: torch.ones(1, 4).double() for draw in step.draws}
+
+    def moved(x):
+        state = dict(zip(["theta", "p"], x.reshape(-1, 1, 4)))
+        return torch.cat(
+            [*step(state, 0.1, gradient=lambda theta: 2 * theta, noise=noise, **values).values()]
+        ).flatten()
+
+    x = torch.arange(4.0 * len(step.recipe.state)).double()
+    by_differences = torch.stack(
+        [moved(x + one) - moved(x) for one in torch.eye(len(x)).double()], 1
+    )  # steps are affine
+    for _ in range(2):
+        torch.testing.assert_close(transform(moved)(x)[: len(x)], by_differences[: len(x)])
+    assert torch.equal(moved(x), moved(x.clone()))
+
+
 def test_compiling_takes_less_than_a_second():
     begun = time.process_time()
     recipe = Recipe(name="fresh", state=(theta, p), H=DENSE, D={p: gamma * M, theta: G}, Q={**TURNS, p: J})
