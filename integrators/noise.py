@@ -222,6 +222,12 @@ def integers(
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
 
 
+def seeds(seed: int | None, step: int, draw: int, chains: int, *, first_chain: int = 0) -> list[int]:
+    """A seed of 62 bits for each chain, for generators of another kind."""
+    high, low = integers(seed, step, draw, chains, (2,), high=2**31, device="cpu", first_chain=first_chain).unbind(1)
+    return (high << 31 | low).tolist()
+
+
 def poisson(
     seed: int | None, step: Steps, draw: int, chains: int, shape: Shape, *, dtype: torch.dtype, **at: Unpack[_At]
 ) -> Sampler | list[Sampler]:

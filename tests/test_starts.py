@@ -2,16 +2,19 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
 from torch.distributions import HalfNormal, Normal
 
 import samplers
+from integrators import noise, streams
 from recipe import RecipeError
 from samplers import SGLD, SGNHT
 from samplers.distributed import _part
 from samplers.running.points import Starting, points_of
+from samplers.target.variables import seeded
 
 F64 = torch.float64
 TINY = {"steps": 1, "step_size": 1e-30, "progress": False}  # chains stay where they start
@@ -105,6 +108,39 @@ def test_starts_are_drawn_from_a_law_by_seed_and_chain():
     assert len(starts.flatten().unique()) == 15
     many = begun(bowl, init=Normal(torch.zeros(1), 2.0), chains=400, seed=3)["theta"]
     assert len(many.unique()) == 400
+
+
+def alike(numbers):
+    """Two indices of one number."""
+    _, index, counts = numbers.unique(return_inverse=True, return_counts=True)
+    return (index == counts.argmax()).nonzero()[:2].flatten().tolist()
+
+
+def of_chain(chain):
+    points, _ = points_of(SGLD, Normal(torch.zeros(3), 1.0), Starting(1, "", first_chain=chain))
+    return points["theta"]
+
+
+def of_member(member):
+    return samplers.Ensemble(lambda: torch.nn.Linear(3, 1), members=range(member, member + 1)).network.weight.detach()
+
+
+def test_no_chain_and_no_member_starts_as_another_of_200000():
+    """At chains and members that one word of 32 bits would start alike."""
+    first, second = alike(noise.uniform(0, 0, streams.POINT, 200_000, (), dtype=F64))
+    assert not torch.equal(of_chain(first), of_chain(second))
+    first, second = alike(noise.integers(0, 0, streams.NETWORK, 200_000, (), high=2**31))
+    assert not torch.equal(of_member(first), of_member(second))
+    model = samplers.model({"mu": Normal(0.0, 1.0)}, lambda theta: -(theta["mu"] ** 2))
+    assert model.starts(1, 5) != model.starts(1, 5 + 2**32)
+
+
+def test_all_bits_of_a_seed_set_the_mersenne_twister():
+    for seed in (0, 7, 2**62 + 5):
+        with seeded(seed):
+            drawn = torch.rand(1000)
+        words = np.random.RandomState([seed % 2**32, seed >> 32]).randint(0, 2**32, 1000, dtype=np.uint32)
+        assert np.array_equal(drawn, words % 2**24 / 2**24)
 
 
 def test_laws_by_name_stand_beside_tensors():

@@ -16,6 +16,7 @@ from recipe.errors import RecipeError
 
 from ..target.layout import Layout
 from ..target.potential import Position
+from ..target.variables import seeded
 
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 
@@ -221,7 +222,6 @@ def _log_spread(law: Distribution) -> torch.Tensor:
 
 def _drawn(law: Distribution, seed: int, number: int, chains: int, first_chain: int) -> torch.Tensor:
     """Draws of a law that is not Gaussian, `(chains, *shape)`; torch's generator is restored."""
-    words = noise.integers(seed, number, REFERENCE, 1, (2,), high=2**31, device="cpu", first_chain=first_chain)[0]
-    with torch.random.fork_rng(devices=[law.mean.device] if law.mean.is_cuda else []):
-        torch.manual_seed(int(words[0]) << 31 | int(words[1]))
+    (own_seed,) = noise.seeds(seed, number, REFERENCE, 1, first_chain=first_chain)
+    with seeded(own_seed, law.mean.device):
         return law.sample((chains,))

@@ -242,18 +242,9 @@ def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: b
 
 def _drawn(law: Distribution, number: int, starting: Starting) -> torch.Tensor:
     """A draw of a law for each chain, `(chains, *shape)`; the state of torch's generator is restored."""
-    seeds = noise.uniform(
-        starting.seed,
-        number,
-        streams.POINT,
-        starting.chains,
-        (),
-        dtype=torch.float64,
-        device="cpu",
-        first_chain=starting.first_chain,
-    )
+    seeds = noise.seeds(starting.seed, number, streams.POINT, starting.chains, first_chain=starting.first_chain)
     draws = []
-    for u in seeds.tolist():
-        with seeded(int(u * 2**32)):
+    for seed in seeds:
+        with seeded(seed):
             draws.append(law.sample())
     return torch.stack([one_point(x, f"{starting.where}, a draw of {law}", starting.device) for x in draws])

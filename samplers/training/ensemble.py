@@ -65,7 +65,7 @@ class Ensemble(torch.nn.Module):
             raise RecipeError(WHERE, what, do=do)
         self.members = numbers_of(WHERE, len(source) if are_made and members is None else members)
         count, first = len(self.members), self.members.start
-        seeds = noise.integers(seed, 0, NETWORK, count, (), high=2**31, device="cpu", first_chain=first).tolist()
+        seeds = noise.seeds(seed, 0, NETWORK, count, first_chain=first)
         own = list(source) if are_made else [_made(source, own_seed) for own_seed in seeds]
         _check_forms(own, self.members)
         self.network = _stacked(own, first)
