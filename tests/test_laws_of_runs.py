@@ -60,7 +60,8 @@ def warned(call):
     return answer, [str(w.message) for w in caught if w.category is RuntimeWarning]
 
 
-NAMES = [*(name for name, (topic, _) in WRONG.items() if topic != "declaration"), *RIGHT]
+UNSTARTED = "reach: a wall in momenta of a long chain of thermostats"  # H is infinite where momenta start, at 0
+NAMES = [*(name for name, (topic, _) in WRONG.items() if topic != "declaration" and name != UNSTARTED), *RIGHT]
 OF_EACH_TOPIC = {(name.partition(":")[0], WRONG[name][0]): name for name in NAMES if name in WRONG}.values()
 
 

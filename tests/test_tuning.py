@@ -378,3 +378,18 @@ def test_proposals_of_a_given_length_are_no_resonance(brief):
     assert settings.reasons["repeat"].startswith(
         f"4: words of h are a proposal, {4 * settings.arguments['step_size']:.3g} of time"
     )
+
+
+def test_a_pilot_chain_that_never_moves_goes_on_from_the_state_of_one_that_does():
+    """A steep wall holds chain 0, as the tail of a banana does; where it holds most chains, the step is too long."""
+
+    def walled(theta):
+        return (theta**2 * torch.where(theta > 5, 1e4, 0.5)).sum()
+
+    start = torch.tensor([[9.0], [0.5], [1.0], [-1.0]], dtype=torch.float64)
+    chains = pilot.Pilot(samplers.MALA, walled, {"temperature": 1.0}, 3, start)
+    chains.run([0.5], 20)
+    assert chains.theta[0].abs() < 5 and chains.theta[0] == chains.theta[1]
+    held = pilot.Pilot(samplers.MALA, walled, {"temperature": 1.0}, 3, start[[0, 0, 0, 1]])
+    held.run([0.5], 20)
+    assert (held.theta[:3] == 9).all()

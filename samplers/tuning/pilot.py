@@ -65,7 +65,7 @@ class Pilot:
                 **self.parameters,
             )
         there = {name: draws[name].to(self.theta.device) for name in (target, "work")}
-        self.theta = there[target][:, -1]
+        self.theta = _freed(there[target], self.theta)
         return there
 
     def flat(self, theta: torch.Tensor) -> torch.Tensor:
@@ -77,6 +77,19 @@ class Pilot:
         """The work over T of every proposal at each of the step sizes, `(step sizes, chains steps)`."""
         work = self.run(step_sizes, steps, repeat)["work"] / float(self.fixed["temperature"])
         return work.unflatten(1, (len(step_sizes), steps)).transpose(0, 1).flatten(1).to(torch.float64)
+
+
+def _freed(draws: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """The last of draws `(chains, n, *shape)`, where a chain that never left its start takes over another chain's.
+
+    If fewer than half of the chains have moved, the step size is to blame, and all keep their own.
+    """
+    moved = (draws != start[:, None]).flatten(1).any(1)
+    movers = moved.nonzero().flatten()
+    if 2 * len(movers) < len(moved):
+        return draws[:, -1]
+    chains = torch.arange(len(moved), device=draws.device)
+    return draws[torch.where(moved, chains, movers[chains % len(movers)]), -1]
 
 
 def acceptance(works: torch.Tensor) -> torch.Tensor:
