@@ -28,14 +28,20 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collectio
         return Flow(letter, {}, (), "frozen", True, "nothing moves")
     if isinstance(jump, Swap):
         return _swapped(recipe, letter, jump)
-    b = jump.block
-    law = (jump.law or _read_off(recipe, b)).tempered()
-    new, draws = _redrawn(b, law)
+    laws = {jump.blocks[0]: jump.law} if jump.law else _read_off(recipe, jump.blocks)
+    updates: dict[Block, Expr] = {}
+    draws: tuple[Variate, ...] = ()
+    for b, law in laws.items():
+        new, own = _redrawn(b, law.tempered())
+        updates[b] = new.xreplace(updates)
+        draws += own
+    equation = ", ".join(f"{b} ~ {law.tempered()}" for b, law in laws.items())
     if jump.rate is None:
-        return Flow(letter, {b: new}, draws, "jump", True, f"{b} ~ {law}")
-    turn = Uniform(b, f"turn of {b}", is_vector=False)
-    update = Piecewise((new, turn < 1 - exp(-jump.rate * t)), (b, True))
-    return Flow(letter, {b: update}, (turn, *draws), "jump", True, f"{b} ~ {law} at the rate {jump.rate}")
+        return Flow(letter, updates, draws, "jump", True, equation)
+    first = jump.blocks[0]
+    turn = Uniform(first, f"turn of {first}", is_vector=False)
+    updates = {b: Piecewise((new, turn < 1 - exp(-jump.rate * t)), (b, True)) for b, new in updates.items()}
+    return Flow(letter, updates, (turn, *draws), "jump", True, f"{equation} at the rate {jump.rate}")
 
 
 def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
@@ -49,12 +55,16 @@ def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
     return Flow(letter, updates, (turn,), "swap", True, equation, swaps=swap.places)
 
 
-def _read_off(recipe: Recipe, b: Block) -> Law:
-    """N(mean, 1/precision) for H quadratic in the block; for a binary block Bernoulli with odds exp(H(0) - H(1))."""
-    if b.domain.is_discrete:
-        return Bernoulli(1 / (1 + exp(expand(diff(recipe.H, b)))))
-    (law,), _ = eliminate_gaussians(recipe.H, (b,))
-    return Normal(law.mean, 1 / law.precision)
+def _read_off(recipe: Recipe, blocks: tuple[Block, ...]) -> dict[Block, Law]:
+    """N(mean, 1/precision) for H quadratic in blocks, of each given the blocks before it in the answer.
+
+    Of a binary block alone, Bernoulli with the odds exp(H(0) - H(1)).
+    """
+    first = blocks[0]
+    if first.domain.is_discrete:
+        return {first: Bernoulli(1 / (1 + exp(expand(diff(recipe.H, first)))))}
+    laws, _ = eliminate_gaussians(recipe.H, blocks)
+    return {g.block: Normal(g.mean, 1 / g.precision) for g in reversed(laws)}
 
 
 def _redrawn(b: Block, law: Law) -> tuple[Expr, tuple[Variate, ...]]:

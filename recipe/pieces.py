@@ -174,24 +174,19 @@ def euler(*blocks: Block) -> Piece:
 
 @dataclass(frozen=True)
 class Jump:
-    """Redraws of a block from its conditional law under exp(-H/T).
+    """Redraws of a block, or of several together, from the conditional law under exp(-H/T).
 
-    `rate`: per unit of time, None for a redraw in every step. `law`: the declared law under exp(-H), if any.
+    `rate`: per unit of time, None for a redraw in every step. `law`: the declared law under exp(-H) of one block.
     """
 
-    block: Block
+    blocks: tuple[Block, ...]
     rate: Expr | None = None
     law: Law | None = None
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks that the jump moves."""
-        return (self.block,)
-
-    @property
     def redrawn(self) -> tuple[Block, ...]:
         """The blocks that the jump redraws."""
-        return (self.block,)
+        return self.blocks
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
@@ -199,27 +194,33 @@ class Jump:
         return (*(() if self.rate is None else (self.rate,)), *(self.law.arguments if self.law else ()))
 
     def __str__(self) -> str:
-        arguments = [str(self.block)] if self.law is None else [str(self.block), str(self.law)]
+        names = ", ".join(map(str, self.blocks))
+        arguments = [names if len(self.blocks) == 1 else f"({names})"]
+        if self.law is not None:
+            arguments.append(str(self.law))
         if self.rate is not None:
             arguments.append(f"rate={self.rate}")
         return f"{'gibbs' if self.law else 'refresh'}({', '.join(arguments)})"
 
 
 @of_known_arguments("refresh", "It takes a block and a rate; friction and noise in one piece refresh it in part.")
-def refresh(block: Block, rate: Expr | float | None = None) -> Jump:
+def refresh(block: Block | tuple[Block, ...], rate: Expr | float | None = None) -> Jump:
     """A jump: a block drawn from its conditional law, read off H: normal if H is quadratic, Bernoulli if binary.
 
-    With a `rate` nu per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step.
-    Raises RecipeError if the argument is not a block.
+    Of a tuple of blocks, in which H is quadratic, all are drawn together from their joint normal law. With a `rate` nu
+    per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step. Raises RecipeError
+    if the argument is neither a block nor a tuple of different blocks.
 
     >>> from recipe import vector, positive
     >>> print(refresh(vector("p"), rate=positive("nu")))
     refresh(p, rate=nu)
     """
-    if not isinstance(block, Block):
-        do = 'Write refresh(p); of several blocks a jump each, {"R": refresh(p), "S": refresh(q)}, in a word with both.'
-        raise RecipeError(f"refresh({block})", "its argument is a block", do=do)
-    return Jump(block, None if rate is None else formula(rate, f"refresh({block}), rate"))
+    blocks = block if isinstance(block, tuple) else (block,)
+    if not blocks or not all(isinstance(b, Block) for b in blocks) or len({*blocks}) < len(blocks):
+        do = "Write refresh(p), or refresh((p, q)) of different blocks."
+        raise RecipeError(f"refresh({block})", "its argument is a block, or a tuple of blocks", do=do)
+    blocks = tuple(sorted(blocks, key=lambda b: not b.is_vector))  # vectors are integrated out first: scalars sum them
+    return Jump(blocks, None if rate is None else formula(rate, f"refresh({block}), rate"))
 
 
 @of_known_arguments("gibbs")
@@ -238,4 +239,4 @@ def gibbs(block: Block, law: Law, rate: Expr | float | None = None) -> Jump:
     if not isinstance(block, Block) or not isinstance(law, Law):
         what = f"it is of a block and a law, got {law!r}"
         raise RecipeError(f"gibbs({block})", what, do="Write gibbs(tau, laws.Gamma(shape, rate)).")
-    return Jump(block, None if rate is None else formula(rate, f"gibbs({block}), rate"), law)
+    return Jump((block,), None if rate is None else formula(rate, f"gibbs({block}), rate"), law)

@@ -28,9 +28,9 @@ def jumps(recipe: Dynamics) -> Refusals:
         if isinstance(jump, Swap):
             yield from _exchanged(recipe, where, jump)
         elif jump.law is None:
-            yield from _redrawn(recipe, where, jump.block)
+            yield from _redrawn(recipe, where, jump.blocks)
         else:
-            yield from _drawn(recipe, where, jump.block, jump.law)
+            yield from _drawn(recipe, where, jump.blocks[0], jump.law)
 
 
 def _rate(where: str, rate: Expr, blocks: tuple[Block, ...], of_chain: bool) -> Refusals:
@@ -56,18 +56,25 @@ def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:
         yield where, what, "Write H as a smooth function of the blocks."
 
 
-def _redrawn(recipe: Dynamics, where: str, b: Block) -> Refusals:
-    """Refuse to refresh a block with a conditional law that is neither Gaussian nor Bernoulli."""
+def _redrawn(recipe: Dynamics, where: str, blocks: tuple[Block, ...]) -> Refusals:
+    """Refuse to refresh blocks with a conditional law that is neither Gaussian nor that of one Bernoulli block."""
+    if len(blocks) > 1 or not blocks[0].domain.is_discrete:
+        names = ", ".join(map(str, blocks))
+        laws, _ = eliminate_gaussians(recipe.H, blocks)
+        if len(laws) < len(blocks) or any(b in U.blocks for U in recipe.potentials for b in blocks):
+            law = f"gibbs({blocks[0]}, laws.Gamma(...))"
+            do = f"Only Gaussian and binary blocks can be refreshed: give its law, {law} say."
+            yield where, f"the law of {names} is not Gaussian, H is not quadratic in it", do
+        elif any(g.precision.is_nonpositive for g in laws):
+            yield where, f"exp(-H) has no finite integral over {names}", "Give each a confining energy."
+        return
+    (b,) = blocks
     if b.domain.categories > 2:
         yield where, f"the law of {b} is not read off H", f"Give it: gibbs({b}, laws.Categorical(...))."
-    if b.domain.is_discrete:
-        cost = expand(diff(recipe.H, b))
-        if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
-            do = f"Write H = total({b}*f + g), with f and g free of {b}."
-            yield where, f"H is not linear in the binary block {b}", do
-    elif any(b in U.blocks for U in recipe.potentials) or not eliminate_gaussians(recipe.H, (b,))[0]:
-        do = f"Only Gaussian and binary blocks can be refreshed: give its law, gibbs({b}, laws.Gamma(...)) say."
-        yield where, f"the law of {b} is not Gaussian, H is not quadratic in it", do
+    cost = expand(diff(recipe.H, b))
+    if cost.has(b) or any(e.has(b) for e in cost.atoms(Total)):
+        do = f"Write H = total({b}*f + g), with f and g free of {b}."
+        yield where, f"H is not linear in the binary block {b}", do
 
 
 def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:

@@ -125,6 +125,26 @@ def test_a_refreshed_block_is_normal_about_its_mean_with_the_variance_of_its_law
     assert loud["p"] - quiet["p"] == pytest.approx(np.broadcast_to(np.sqrt(m * T), (2, 2)), rel=1e-14)
 
 
+def test_blocks_drawn_together_have_their_joint_law():
+    """Cov (p, q, xi) = T K^-1 for H = z.K z/2, about the least H at theta, whatever they were; in any order."""
+    q = vector("q")
+    K = np.array([[2.0, 0.5, 1.0], [0.5, 1.0, 0.0], [1.0, 0.0, 3.0]])
+    H = U + total(2 * p**2 + q**2 + p * q - 2 * q * theta) / 2 + xi * total(p) + 3 * xi**2 / 2
+    for together in ((p, q, xi), (xi, q, p)):
+        jumps = {"R": refresh(together)}
+        recipe = Recipe(name="together", state=(theta, p, q, xi), target=theta, H=H, D={theta: 1}, jumps=jumps)
+        step = compile(recipe, "Euler R")
+        state = {"theta": [[0.4]], "p": [[9.0]], "q": [[-7.0]], "xi": [5.0]}
+        rows = []
+        for one in (None, "p", "q", "xi"):
+            noise = {name: np.full((1, 1) if name != "xi" else (1,), float(name == one)) for name in step.draws}
+            after = jumped(step, {k: np.array(v) for k, v in state.items()}, noise, temperature=1.3)
+            rows.append([after[name].item() for name in ("p", "q", "xi")])
+        mean, L = np.array(rows[0]), (np.array(rows[1:]) - rows[0]).T
+        assert mean == pytest.approx(np.linalg.solve(K, [0, after["theta"].item(), 0]), rel=1e-12)
+        assert L @ L.T == pytest.approx(1.3 * np.linalg.inv(K), rel=1e-12)
+
+
 def test_a_refreshed_thermostat_has_the_law_of_a_shared_block():
     """N(A, T/(n mu)) for one xi with n sites."""
     step = compile(replace(two_letters(), jumps={"Z": refresh(xi)}), "B A' O Z")

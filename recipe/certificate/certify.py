@@ -76,10 +76,11 @@ def of_jumps(case: Case) -> Iterator[Finding]:
             answer = answer if known else "the way back has not the inverse ratio of exp(-H/T)"
             yield Finding(f"{jump} leaves exp(-H/T) invariant", answer, GRADES[known], "swap")
         elif jump.law is not None:
-            _, known = compared(H, jump.block, jump.law) or (None, None)
-            answer = f"exp(-H) over its density is free of {jump.block}"
+            (b,) = jump.blocks
+            _, known = compared(H, b, jump.law) or (None, None)
+            answer = f"exp(-H) over its density is free of {b}"
             answer += " at random states" if known == "numeric" else ""
-            question = f"{jump.law} is the law of {jump.block} given all else"
+            question = f"{jump.law} is the law of {b} given all else"
             yield Finding(question, answer if known else "exp(-H) has another one", GRADES[known], "conditional")
 
 

@@ -32,7 +32,7 @@ def normalisable(case: Case) -> Answer:
     recipe = case.recipe
     gaussians, others, rest = case.auxiliary
     jumps = recipe.jumps.values()
-    drawn = {j.block: j.law for j in jumps if j.law is not None and j.block in recipe.latents}
+    drawn = {b: j.law for j in jumps if j.law is not None for b in j.blocks if b in recipe.latents}
     drawn = {b: law for b, law in drawn.items() if not b.domain.is_discrete}
     if recipe.potential is None:
         # Gaussians are integrated first: exp(-H) may be arbitrarily high where a Gaussian is equally narrow.
