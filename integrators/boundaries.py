@@ -48,6 +48,12 @@ def kept_inside(updates: Updates, piece: Subsystem) -> Updates:
     return inside
 
 
+def image(x: Block, value: Expr) -> Expr:
+    """Where x is taken by the isometry of the line that leads `value` back into its domain: turns, or reflections."""
+    sign = S.One if x.domain.wraps else turned(value, x.domain.low, x.domain.high)
+    return led_back(x, value) + sign * (x - value)
+
+
 def is_exact(x: Block, piece: Subsystem) -> bool:
     """Whether folding is exact for a piece: constant noise without drift, or a velocity odd in the turning momenta."""
     drift = piece.drift.get(x, S.Zero)

@@ -72,7 +72,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
     >>> print(solve(Subsystem("O", drift={p: -3*p}, diffusion={}, supplied={})))
     O: dp = -3*p dt  [Ornstein-Uhlenbeck]
     """
-    flow = _by_method(piece, piece.method) if piece.method else _by_rules(piece, name)
+    flow = on_the_line(piece, name)
     flow = replace(flow, updates=boundaries.kept_inside(flow.updates, piece))
     reflected = boundaries.reflected(piece)
     if not reflected:
@@ -84,6 +84,11 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
         raise RecipeError(f"{name}, piece {piece.letter!r}", what, do=do)
     rule = flow.rule if piece.method == "reflected" else f"{flow.rule}, reflected"
     return replace(flow, rule=rule, exact=exact, even=exact)
+
+
+def on_the_line(piece: Subsystem, name: str = "") -> Flow:
+    """The flow of a piece without the ends of its domains."""
+    return _by_method(piece, piece.method) if piece.method else _by_rules(piece, name)
 
 
 def _by_rules(piece: Subsystem, name: str) -> Flow:

@@ -178,7 +178,7 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     for letter in dict.fromkeys(letter for letter, _ in inside):
         flows |= _with_work(H, worked[letter])
     forward = _with_returns(inside, flows)
-    memory = tuple(dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].left.values()))
+    memory = tuple(dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].left))
     if Scheme(word.text, inside).is_palindrome:
         moves = forward * repeat
     else:
@@ -201,7 +201,7 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
         own = -Add(*(e.xreplace(flow.updates) - e for e in terms))
     else:
         own = worked.heat
-    updates = flow.updates | {kept: b for b, kept in worked.left.items()}
+    updates = flow.updates | worked.left
     if own != 0:
         updates[WORK] = WORK + own
     flows = {flow.letter: replace(flow, updates=updates, swaps={})}

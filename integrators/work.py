@@ -6,7 +6,10 @@ with -Q. The work of one flow z -> z', with all but its moving blocks frozen, is
 
     H(z') - H(z) - T log|det dz'/dz|                                  for a flow without noise,
     H(z') - H(z) + T log k_s(z -> z') - T log k_{-s}(z' -> z)         for noise with a density k_s,
-    0                                                                 in detailed balance with exp(-H/T).
+    0                                                                 for noise of the law exp(-H/T), reversed at -s.
+
+A path that is wrapped around a circle or reflected at ends is one on the line, moved as a whole by an isometry: k is
+the density on the line, and the way back leads from z' to the image of z.
 
 Source: Sivak, Chodera and Crooks (2013), "Using nonequilibrium fluctuation theorems to understand and correct errors in
 equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Ma, Fox, Chen and Wu (2019), "Irreversible
@@ -14,12 +17,13 @@ samplers from jump and continuous Markov processes".
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Piecewise, S, diff, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
+from recipe.derive import circulation, residual
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
 from recipe.operators import coefficient, times
@@ -29,7 +33,7 @@ from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
-from .flow import Flow, solve
+from .flow import Flow, on_the_line, solve
 from .functions import MatrixOU
 from .jump import solve_jump
 from .numerical_flows import METHODS
@@ -62,14 +66,16 @@ ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 class Worked:
     """A flow at the direction s, and its work: the change of H plus the `heat`, or 0 if the flow is `balanced`.
 
-    `returned`: the part of the heat that is a formula at z', with the block x of z as `left(x)`. The `heat` of a swap
-    is the decrease of H, which cancels the swap's change of H in the work of a whole step.
+    `returned`: the part of the heat that is a formula at z', with the block x of z as `left(x)`; of a block that is led
+    back into its domain `left(x)` is the image of x, one of `images`. The `heat` of a swap is the decrease of H, which
+    cancels the swap's change of H in the work of a whole step.
     """
 
     flow: Flow
     heat: Expr
     balanced: bool
     returned: Expr = S.Zero
+    images: Mapping[Block, Expr] = field(default_factory=dict)
 
     @property
     def in_words(self) -> str:
@@ -91,10 +97,10 @@ class Worked:
         return " + ".join(terms).replace("+ -", "- ")
 
     @property
-    def left(self) -> dict[Block, Adapted]:
-        """The blocks whose old value the returned heat reads, each with the quantity that keeps the value."""
-        kept = {left(b): b for b in self.flow.updates}
-        return {kept[s]: s for s in self.returned.free_symbols & kept.keys()}
+    def left(self) -> dict[Adapted, Expr]:
+        """The quantities that keep old values of blocks for the returned heat, each with the value."""
+        kept = {left(b): self.images.get(b, b) for b in self.flow.updates}
+        return {s: kept[s] for s in self.returned.free_symbols & kept.keys()}
 
 
 def left(block: Block) -> Adapted:
@@ -140,14 +146,33 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
 
 
 def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
-    flow = solve(piece, recipe.name)
-    flow = replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
+    flow = _solved(piece, recipe.name)
     if flow.exact and _is_balanced(recipe, piece):
         return Worked(flow, S.Zero, balanced=True)
     if not flow.draws:
         return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
-    heat, returned = _log_ratio(recipe, piece, flow)
-    return Worked(flow, heat, balanced=False, returned=returned)
+    led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
+    line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
+    heat, returned = _log_ratio(recipe, piece, line)
+    images = {b: boundaries.image(b, line.updates[b]) for b in led_back}
+    return Worked(flow, heat, balanced=False, returned=returned, images=images)
+
+
+def _solved(piece: Subsystem, name: str) -> Flow:
+    """The flow of a piece; where none is known for a sign s of skew operators, that of each direction of time."""
+    try:
+        return _unsigned(solve(piece, name))
+    except RecipeError:
+        if not any(f.has(Crossing) and f.has(DIRECTION) for f in piece.drift.values()):
+            raise
+    ways = [{b: f.xreplace({DIRECTION: s}) for b, f in piece.drift.items()} for s in (S.One, S.NegativeOne)]
+    ahead, back = (solve(replace(piece, drift=drift), name) for drift in ways)
+    updates = {b: Piecewise((e, DIRECTION > 0), (back.updates[b], True)) for b, e in ahead.updates.items()}
+    return replace(ahead, updates=updates, equation=str(piece))
+
+
+def _unsigned(flow: Flow) -> Flow:
+    return replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
 
 
 def unsigned(e: Expr) -> Expr:
@@ -163,14 +188,22 @@ def reversed_in_time(e: Expr) -> Expr:
 
 
 def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
-    """Whether the drift of a piece is -D grad H + T div D with D of its noise: detailed balance with exp(-H/T)."""
-    D = piece.matrix(piece.diffusion)
-    for i, b in enumerate(piece.moving):
-        terms = [-times(D[i, j], diff(recipe.H, z)) + T * diff(D[i, j], z) for j, z in enumerate(piece.moving)]
-        rest = piece.drift.get(b, S.Zero) - Add(*terms)
-        if rest.expand() != 0 and vanishes(rest) is None:
-            return False
-    return bool(piece.diffusion)
+    """Whether exp(-H/T) is the law of a piece with noise, and the piece at -s its time reversal.
+
+    It is if the drift is -D grad H + T div D, with D of the noise, and a curl that is odd in s and leaves exp(-H/T)
+    invariant. Source: Ma, Chen & Fox (2015), Theorem 2.
+    """
+    if not piece.diffusion:
+        return False
+    blocks = piece.moving
+    drift = ImmutableMatrix([piece.drift.get(b, S.Zero) for b in blocks])
+    D = T * piece.matrix(piece.diffusion)
+    curl = circulation(drift, recipe.H / T, D, blocks)
+    even = [e + reversed_in_time(e) for e in curl]
+    if any(e.expand() != 0 and vanishes(e) is None for e in even):
+        return False
+    rest = S.Zero if curl.is_zero_matrix else residual(drift, recipe.H / T, D, blocks)
+    return rest == 0 or vanishes(rest) is not None
 
 
 def _refuse_irreversible(piece: Subsystem, flow: Flow, where: str) -> None:
@@ -235,11 +268,10 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
 
 
 def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
-    """Whether every moving block has a normal number of its own, without reflection, wrapping or predicted points."""
-    led_back = boundaries.reflected(piece) or any(b.domain.wraps for b in flow.updates)
+    """Whether every moving block has a normal number of its own, without predicted points."""
     normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
     predicts = piece.method is not None and METHODS[piece.method].predicts  # then the update is not linear in the noise
-    return normal and not led_back and not predicts
+    return normal and not predicts
 
 
 def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:

@@ -16,6 +16,7 @@ from recipe import (
     mapped,
     nonnegative,
     numerical,
+    operator,
     positive,
     potential,
     real,
@@ -90,6 +91,12 @@ def momenta(H, **more):
     return recipe("momenta", (x, y, u, v), H + (u**2 + v**2) / 2, D, Q, target=(x, y), **more)
 
 
+def drawn_together(kinetic, blocks=(u, v)):
+    """Hamiltonian motion of two explicit coordinates whose momenta are drawn anew together."""
+    Q, jumps = {(x, u): -1, (y, v): -1}, {"R": refresh(blocks)}
+    return recipe("together", (x, y, u, v), U2 + kinetic, {}, Q, target=(x, y), jumps=jumps, scheme="R B A B")
+
+
 def simplex(factor):
     """Two positive coordinates with a Dikin metric of their own ends, and a factor."""
     D = {rise: rise**2 * factor, run: run**2 * factor}
@@ -112,6 +119,11 @@ def walled_two(D, Q=None):
     """Two coordinates, one in a box."""
     H = potential(walled, y)
     return recipe("walled", (walled, y), H, D, Q or {}, target=(walled, y), scheme="Euler")
+
+
+def turned(kinetic, J=operator("J", kind="skew"), **more):
+    """Langevin motion whose momenta an operator turns."""
+    return recipe("turned", (theta, p), U + kinetic, {p: gamma}, {**TURNS, p: J}, **more)
 
 
 def bouncing(kinetic, block=None, **more):
@@ -319,6 +331,14 @@ BY_TOPIC = {
         "angle: H of twice the period": lambda: overdamped(1, total(cos(angle / 2)), angle),
         "angle: D of another period": lambda: overdamped(2 + sin(angle / 2), block=angle),
         "angle: H of a mean angle": lambda: overdamped(1, cos(total(angle) / n), angle),
+        "jump: momenta, each Gaussian given the other, drawn together": lambda: drawn_together(
+            (u**2 + v**2 + u**2 * v**2) / 2
+        ),
+        "jump: a saddle of momenta, drawn together": lambda: drawn_together((u**2 + v**2) / 2 + 2 * u * v),
+        "jump: a coordinate of an open energy, drawn with its momentum": lambda: drawn_together(
+            (u**2 + v**2) / 2, (u, x)
+        ),
+        "jump: a momentum twice": lambda: drawn_together((u**2 + v**2) / 2, (u, u)),
     },
 }
 WRONG = {name: (topic, declare) for topic, cases in BY_TOPIC.items() for name, declare in cases.items()}
@@ -373,6 +393,7 @@ RIGHT = {
     "momentum drawn anew": lambda: recipe(
         "refreshed", (theta, p), U + total(p**2) / 2, {}, TURNS, jumps={"R": refresh(p)}, scheme="R B A B"
     ),
+    "momenta of one Gaussian, drawn anew together": lambda: drawn_together((u**2 + v**2 + u * v) / 2),
     "generalised Langevin": lambda: recipe(
         "generalised-langevin", (theta, p, r), U + total(p**2 + r**2) / 2, {r: gamma}, {**TURNS, (p, r): -1}
     ),
@@ -504,6 +525,7 @@ RIGHT = {
     "Riemannian Langevin in two coordinates": riemannian,
     "an open metric": lambda: overdamped(function("G", theta, sign="positive")),
     "a mass per site": lambda: underdamped(U + total(p**2 / positive("m", default=1.0, per=theta)) / 2),
+    "momenta turned by a skew operator": lambda: turned(total(p**2) / 2),
     "magnetic motion": lambda: recipe(
         "magnetic",
         (x, y, u, v),
@@ -514,3 +536,23 @@ RIGHT = {
     ),
 }
 """Recipes that the certificate must call exact, beside the stock samplers."""
+
+ON_CIRCLE, IN_BOX, ABOVE_0 = -total(2 * cos(angle) + sin(2 * angle)), 2 * total(box), 3 * total(rate)
+ACCEPTED = {
+    "MALA on an angle": lambda: overdamped(1, ON_CIRCLE, angle),
+    "MALA on an angle, noise that varies": lambda: overdamped(2 + cos(angle), ON_CIRCLE, angle),
+    "MALA in a box": lambda: overdamped(1, IN_BOX, box),
+    "MALA in a box, noise that varies": lambda: overdamped(1 + box**2, IN_BOX, box),
+    "MALA on a half line": lambda: recipe(
+        "half", (rate,), ABOVE_0, {rate: 1}, pieces={"E": numerical(rate, "reflected")}, scheme="E"
+    ),
+}
+"""Recipes of one block of a symbolic energy that is led back into its domain, and that acceptance makes exact."""
+
+NOT_ACCEPTED = {
+    "an angle by predicted points": lambda: overdamped(1, block=angle, pieces={"Euler": numerical(angle, "heun")}),
+    "a box beside a momentum by Euler": lambda: bouncing(total(p**2) / 2, scheme="Euler"),
+    "quartic momenta that an operator turns": lambda: turned(total(p**4) / 4, scheme="Euler"),
+    "momenta with a mass that an operator turns": lambda: turned(total(positive("m", default=1.0, per=theta) * p**2)),
+}
+"""Neighbours of recipes that acceptance makes exact, whose path has no density that is known."""

@@ -12,6 +12,7 @@ from functools import cache, partial
 import pytest
 import sympy
 import torch
+from certificates import ACCEPTED, NOT_ACCEPTED, p, turned
 from covering import covering, slow
 from sympy import Matrix, S
 from zoo import NOSE_HOOVER, QUARTIC, compiled
@@ -20,6 +21,7 @@ import integrators
 from integrators import metropolis, noise
 from integrators.work import DIRECTION
 from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, scalar, total, vector
+from recipe.algebra import at_one_site
 from samplers import (
     ATMC,
     GHMC,
@@ -70,15 +72,15 @@ CASES = {
 }
 
 
-def exact_start(step, parameters, chains=CHAINS):
+def exact_start(step, parameters, chains=CHAINS, sites=1):
     """The state of chains from exp(-H/T), half of them in each direction."""
     draw = torch.Generator().manual_seed(7)
     x = torch.linspace(-6, 6, 20_001, dtype=torch.float64)
     law = torch.exp(-(x**4) / 4 / TEMPERATURE).cumsum(0)
-    at = torch.searchsorted(law / law[-1], torch.rand(chains, 1, generator=draw, dtype=torch.float64))
+    at = torch.searchsorted(law / law[-1], torch.rand(chains, sites, generator=draw, dtype=torch.float64))
     state = {"theta": x[at.clamp(max=20_000)]}
     for b in step.recipe.entries:
-        shape = (chains, 1) if b.is_vector else (chains,)
+        shape = (chains, sites) if b.is_vector else (chains,)
         normal = TEMPERATURE**0.5 * torch.randn(shape, generator=draw, dtype=torch.float64)
         match b.name:
             case "p":
@@ -163,6 +165,45 @@ def test_the_accepted_step_is_exact_at_a_step_size_at_which_the_plain_one_is_far
 def test_the_exponential_of_the_work_averages_to_one_from_an_exact_start(name):
     exact = accounts(name, right(name), share=0.5)
     assert exact.averages_to_one and exact.error < 0.01
+
+
+def test_momenta_that_an_operator_turns_are_exact_in_both_directions_of_time():
+    step = integrators.metropolised(turned(total(p**2) / 2), energy=QUARTIC)
+    parameters = {"J": torch.tensor([[0.0, 2.0], [-2.0, 0.0]]).double()}
+    exact = account(step, exact_start(step, parameters, sites=2), 0.6, parameters)
+    assert exact.is_exact and exact.averages_to_one and 0.4 < exact.accepted < 0.9
+
+
+GRID = torch.arange(0.5, 20_000, dtype=torch.float64) / 20_000  # shares of the width of a domain
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_path_that_is_led_back_into_its_domain_is_exact(name):
+    """From exact draws, at a step size of the domain: means of functions of the block stay, and exp(-W/T) is 1."""
+    recipe = ACCEPTED[name]()
+    (block,) = recipe.state
+    width = block.domain.width if block.domain.is_compact else 8
+    x = float(block.domain.low) + float(width) * GRID
+    law = torch.exp(-sympy.lambdify(block, at_one_site(recipe.H), "torch")(x) / TEMPERATURE)
+    law = law / law.sum()
+    step = integrators.metropolised(recipe)
+    draw = torch.Generator().manual_seed(5)
+    uniform = torch.rand(CHAINS, 1, generator=draw, dtype=torch.float64)
+    state = {block.name: x[torch.searchsorted(law.cumsum(0), uniform).clamp(max=len(x) - 1)]}
+    state["direction"] = torch.where(uniform % 0.1 < 0.05, 1.0, -1.0)[:, 0].double()
+    state |= {name: torch.zeros(CHAINS).double() for name in ("work", "accepted")}
+    functions = (torch.cos, torch.sin, torch.square)
+    means, weights = [], []
+    for k in range(STEPS):
+        state = step(state, 0.3, noise=noise.Key(3, k), temperature=TEMPERATURE)
+        weights.append(torch.exp(-state["work"] / TEMPERATURE))
+        means.append(torch.stack([f(state[block.name][:, 0]) for f in functions]))
+    assert 0.2 < float(state["accepted"].mean()) / STEPS < 0.95
+    expected = torch.stack([(law * f(x)).sum() for f in functions])
+    of_chain = torch.stack(means).mean(0)
+    off = (of_chain.mean(1) - expected) / (of_chain.std(1) / CHAINS**0.5)
+    identity = torch.stack(weights).mean(0)
+    assert off.abs().max() < 4.5 and abs(identity.mean() - 1) < 5 * identity.std() / CHAINS**0.5
 
 
 def test_a_step_in_cpp_is_that_in_torch():
@@ -588,6 +629,7 @@ def test_a_step_says_which_flows_carry_work():
             {},
             "'heun' is not reversed by -Q.*exact pieces",
         ),
+        *((declare(), {"energy": None}, "no density that is known") for declare in NOT_ACCEPTED.values()),
         (RelativisticSGHMC, {}, "work of 'R'.*friction without the noise that goes with it.*one piece"),
         (ONE_NOISE, {"energy": None}, "work of 'Euler'.*fewer directions than blocks.*full rank"),
         (SGLD, {"repeat": 0}, "repeat"),
@@ -597,6 +639,7 @@ def test_a_step_says_which_flows_carry_work():
         "adaptive",
         "noiseless block",
         "heun",
+        *NOT_ACCEPTED,
         "friction apart",
         "one noise of two blocks",
         "no repetition",
