@@ -314,6 +314,6 @@ def _whole(value, block, writer):
     name = writer.names[block.name]
     if level == "number":
         return f"torch.full_like({name}, {writer.text(value)})"
-    text = writer.text(value, "site" if block.is_vector else None)
+    text = writer.text(value, _level(block))
     natural = moves(value) and (level == "site") == block.is_vector
     return text if natural else f"torch.broadcast_to({text}, {name}.shape)"

@@ -138,10 +138,8 @@ class Writer:
         if level == "site" and own == "chain":
             return self.call("sites", self.text(e), self.like)
         match e:
-            case Variate() if e in self.drawn:
-                return self.name(self.drawn[e])
             case Variate():
-                return f'noise["{e.name}"]'
+                return self.name(self.drawn[e]) if e in self.drawn else f'noise["{e.name}"]'
             case Local():
                 return self.name(e)
             case Symbol():
@@ -247,8 +245,7 @@ class Writer:
             return f"1/{self._root(e.base)}"
         if is_divisor(e):
             return self._ratio([e])
-        level = own if own == "site" else None
-        base, exponent = self.text(e.base, level), self.text(e.exp, level)
+        base, exponent = self.text(e.base, own), self.text(e.exp, own)
         plain = e.exp.is_Integer and e.exp.is_nonnegative or exponent.isidentifier()
         return f"{base if base.isidentifier() else f'({base})'}**{exponent if plain else f'({exponent})'}"
 
@@ -258,11 +255,11 @@ class Writer:
     def _call(self, e, own):
         name = type(e).__name__
         is_number = own == "number"
-        if isinstance(e, Bound):
-            return f"{FUNCTIONS}[{name!r}]({', '.join(self.text(a, own if own == 'site' else None) for a in e.args)})"
         if name == "Piecewise":
             return self._choice(e.args, own)
-        args = [self.text(a, own if own == "site" else None) for a in e.args]
+        args = [self.text(a, own) for a in e.args]
+        if isinstance(e, Bound):
+            return f"{FUNCTIONS}[{name!r}]({', '.join(args)})"
         match name:
             case "phi1" | "braked" | "wrapped" | "folded" | "turned":
                 return self.call(name, *args)
@@ -299,12 +296,11 @@ class Writer:
     def _choice(self, pieces, own):
         """The text of a Piecewise: the value of the first piece with a true condition."""
         (value, condition), *rest = pieces
-        level = own if own == "site" else None
         if condition == True or not rest:  # noqa: E712, a sympy truth
-            return self.text(value, level)
-        this, other = self.text(value, level), self._choice(rest, own)
+            return self.text(value, own)
+        this, other = self.text(value, own), self._choice(rest, own)
         test = condition_text(
-            condition, lambda e: f"{self.text(e.lhs, level)} {e.rel_op} {self.text(e.rhs, level)}", self._words
+            condition, lambda e: f"{self.text(e.lhs, own)} {e.rel_op} {self.text(e.rhs, own)}", self._words
         )
         if self.level(condition) == "number":
             return f"({this} if {test} else {other})"
@@ -312,7 +308,7 @@ class Writer:
             return f"({test}).to({self.like}.dtype)"
         if self.level(value) == "number" and all(self.level(v) == "number" for v, _ in rest):
             tensor = next(a for a in preorder_traversal(condition) if isinstance(a, Expr) and self.level(a) != "number")
-            this = f"torch.full_like({self.text(tensor, level)}, {this})"
+            this = f"torch.full_like({self.text(tensor, own)}, {this})"
         return f"torch.where({test}, {this}, {other})"
 
     def _words(self, condition):
