@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sympy import Expr, Mul, Symbol
+from sympy import Mul, Symbol
 
 from recipe import Energy
 from recipe.data import Datum
@@ -27,6 +27,8 @@ def derivative_source(energy: Energy, order: int) -> str:
 class _Derivative(Names):
     """Writer of a derivative; `per_row`: symbols with one number per row, data first, then totals over sites."""
 
+    dialect = CPP
+
     def __init__(self, energy: Energy, order: int):
         super().__init__()
         self.energy = energy
@@ -42,10 +44,6 @@ class _Derivative(Names):
         if s in self.known:
             return self.known[s]
         return f"{self.stem(s)}[i]" if is_by_site(s) else self.stem(s)
-
-    def write(self, e: Expr) -> str:
-        """The text of an expression, at the site i."""
-        return CPP.text(e, self.name)
 
     def body(self) -> list[str]:
         """The lines of the function."""

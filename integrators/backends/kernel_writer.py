@@ -30,6 +30,8 @@ class Names:
     ('g_', 'g__')
     """
 
+    dialect: Dialect
+
     def __init__(self) -> None:
         self._stems: dict[Symbol, str] = {}
 
@@ -42,18 +44,6 @@ class Names:
             self._stems[s] = stem
         return self._stems[s]
 
-
-class Writer(Names):
-    """Writer of a Program's kernels in a dialect; `draws`: the number of each random number."""
-
-    dialect: Dialect
-
-    def __init__(self, program: Program):
-        super().__init__()
-        self.program = program
-        self.title = f"{program.recipe.name}: {program.scheme}"
-        self.draws = {d: number for number, d in enumerate(program.draws)}
-
     def name(self, s: Symbol) -> str:
         """The text of a symbol in a formula."""
         return self.stem(s)
@@ -61,6 +51,16 @@ class Writer(Names):
     def write(self, e: Expr) -> str:
         """The text of a formula."""
         return self.dialect.text(e, self.name)
+
+
+class Writer(Names):
+    """Writer of a Program's kernels in a dialect; `draws`: the number of each random number."""
+
+    def __init__(self, program: Program):
+        super().__init__()
+        self.program = program
+        self.title = f"{program.recipe.name}: {program.scheme}"
+        self.draws = {d: number for number, d in enumerate(program.draws)}
 
     def let(self, name: str, text: str) -> str:
         """A line that declares a name with a value."""

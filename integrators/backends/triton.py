@@ -31,16 +31,12 @@ def triton_source(plan: Plan, number: str = "fp32") -> str:
     texts = [f"{module}\n"]
     for i, segment in enumerate(plan.segments):
         for j, p in enumerate(segment.passes):
-            if p.sites:
-                body = writer.over_sites(p.sites)
-                texts.append(
-                    filled(KERNEL, name=f"sites_{i}_{j}", constants=constants, place=PLACE_OF_SITES, body=body)
-                )
-            if p.chain:
-                body = writer.over_chains(p.chain)
-                texts.append(
-                    filled(KERNEL, name=f"chain_{i}_{j}", constants=constants, place=PLACE_OF_CHAINS, body=body)
-                )
+            of_sites = "sites", p.sites, PLACE_OF_SITES, writer.over_sites
+            of_chains = "chain", p.chain, PLACE_OF_CHAINS, writer.over_chains
+            for kind, loop, place, write in (of_sites, of_chains):
+                if loop:
+                    name = f"{kind}_{i}_{j}"
+                    texts.append(filled(KERNEL, name=name, constants=constants, place=place, body=write(loop)))
     return "\n\n\n".join(texts) + "\n"
 
 
