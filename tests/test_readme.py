@@ -176,4 +176,4 @@ def test_every_file_named_exists():
 
 
 def test_the_readme_is_read_in_ten_minutes():
-    assert len(README.read_text().splitlines()) <= 200
+    assert len(README.read_text().splitlines()) <= 170
