@@ -74,6 +74,11 @@ def overdamped(D, H=None, block=theta, **more):
     return recipe("overdamped", (block,), H, {block: D}, scheme="Euler", **more)
 
 
+def beside(block, H, D=1):
+    """theta and an auxiliary block, each with noise of its own."""
+    return recipe("beside", (theta, block), U + H, {theta: 1, block: D}, scheme="Euler")
+
+
 def underdamped(H, friction=gamma, **more):
     """A momentum with friction."""
     return recipe("underdamped", (theta, p), H, {p: friction}, TURNS, **more)
@@ -200,6 +205,9 @@ BY_TOPIC = {
             U=Energy(theta, U=total(theta**2) / 2)
         ),
         "marginal: the momentum shifted and stiffened": lambda: underdamped(U + total(p**2 + (p - theta) ** 2) / 2),
+        "marginal: a block between walls, as if on the line": lambda: beside(share, total((share - theta) ** 2) / 2),
+        "marginal: a positive block, as if on the line": lambda: beside(rate, total((rate - theta) ** 2) / 2, rate**2),
+        "marginal: an angle pulled by theta": lambda: beside(angle, -total(theta * cos(angle))),
         "marginal: U twice": lambda: underdamped(2 * U + total(p**2) / 2),
         "marginal: a quartic momentum of a mass of theta": lambda: underdamped(U + total(p**4 * (1 + theta**2)) / 4),
         "marginal: a thermostat coupled to theta": lambda: thermostat(
@@ -379,6 +387,10 @@ def riemannian():
 
 
 RIGHT = {
+    "an exponential law of a rate that theta sets": lambda: beside(
+        rate, total(rate * (1 + theta**2) - log(1 + theta**2)), rate
+    ),
+    "an angle that follows theta": lambda: beside(angle, -total(cos(angle - theta))),
     "overdamped Langevin": lambda: overdamped(1),
     "overdamped with a metric": lambda: overdamped(1 + theta**2 / (1 + theta**2)),
     "underdamped Langevin": lambda: underdamped(U + total(p**2) / 2),

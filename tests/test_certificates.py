@@ -1,5 +1,7 @@
 """A certificate means what it says: no wrong recipe is called exact, and no right one is refused."""
 
+import re
+
 import pytest
 import torch
 from certificates import RIGHT, WRONG
@@ -20,7 +22,7 @@ from recipe import (
 )
 from recipe.algebra import vanishes
 from recipe.certificate import Finding
-from samplers import SGHMC, SGNHT, catalogue, sample
+from samplers import SGHMC, SGNHT, UnderdampedLangevin, catalogue, sample
 
 theta, p = vector("theta"), vector("p")
 U = potential(theta)
@@ -172,6 +174,23 @@ def test_a_formula_too_long_for_a_proof_is_checked_at_random_states():
     power = (1 + x + y + total(1) * x * y) ** 90
     assert vanishes(power * (1 + x) - power - power * x) == "numeric"
     assert vanishes(power * (1 + x) - power - power * y) is None
+
+
+@pytest.mark.parametrize(
+    "at, message",
+    [
+        ({"gamma": -1.0}, "gamma is a number > 0, got -1.0"),
+        ({"gamma": "a"}, "gamma is a number > 0, got 'a'"),
+        ({"temperature": 0.0}, "temperature is a number > 0, got 0.0"),
+        ({"temperature": "hot"}, "temperature is a number > 0, got 'hot'"),
+        ({"sites": 2.5}, "sites is an integer >= 1, got 2.5"),
+        ({"gama": 1.0}, "'gama' is not a parameter. Did you mean 'gamma'?"),
+        ({"freeze": ["q"]}, "freeze names 'q', which is no block"),
+    ],
+)
+def test_arguments_that_no_run_could_have_are_refused(at, message):
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        UnderdampedLangevin.check(**at)
 
 
 def test_a_certificate_names_what_is_open():

@@ -9,6 +9,7 @@ from certificates import RIGHT, WRONG, U, nose_hoover_langevin, overdamped, p, r
 from covering import covering
 
 import samplers
+from integrators.operators import Dense
 from recipe import Energy, Recipe, RecipeError, nonnegative, operator, potential, total
 from samplers import SGHMC, SGLD, SGNHT, Phase
 from samplers.testing import assert_stationary
@@ -46,7 +47,8 @@ def steps_of(recipe):
         energy = own[0] if recipe.has_copies or len(own) == 1 else joint
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
     init = start if len(start) > 1 else start[recipe.target.name]
-    return run(recipe, energy, init=init, scheme=scheme, steps=2, step_size=1e-3)
+    turns = {J.name: Dense(torch.tensor([[0.0, 1.0], [-1.0, 0.0]])) for J in recipe.operators}  # of kind "skew"
+    return run(recipe, energy, init=init, scheme=scheme, steps=2, step_size=1e-3, **turns)
 
 
 def warned(call):

@@ -4,16 +4,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
+from numbers import Real
 
 from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
+from ..arguments import integer, number
 from ..bound import Bound
 from ..declared import temperature as T
 from ..derive import residual
 from ..dynamics import Dynamics
-from ..errors import RecipeError
+from ..errors import RecipeError, did_you_mean
 from ..laws import compared
 from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
@@ -38,13 +40,35 @@ def certify(
 
     `freeze`: names of blocks held still; the certificate is for the remaining blocks. `values`: numbers by name; other
     parameters have their default, or random values. `sites`: of a vector, where H couples them. Raises
-    RecipeError if no block moves. Sources: Ma, Chen & Fox (2015), Theorem 1; Feller (1952); Hormander (1967).
+    RecipeError if no block moves, and for arguments that a run would refuse. Sources: Ma, Chen & Fox (2015), Theorem 1;
+    Feller (1952); Hormander (1967).
     """
+    _check_arguments(recipe, temperature, freeze, values or {}, sites)
     if all(b.name in freeze for b in recipe.state):
         what = f"nothing moves while {', '.join(freeze)} are held still"
         raise RecipeError(f"{recipe.name}, check", what, do="Let a block move.")
     sites = sites if sites and couples_sites(recipe) else SITES
     return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())), sites)
+
+
+def _check_arguments(
+    recipe: Dynamics, at_temperature: float, freeze: tuple[str, ...], values: Mapping, sites: int | None
+) -> None:
+    """Refuse a temperature, a number of sites, names and values of parameters that no run could have."""
+    where = f"{recipe.name}, check"
+    number(where, "temperature", at_temperature, above=0, kinds=Real)
+    if sites is not None:
+        integer(where, "sites", sites, least=1)
+    entries = [b.name for b in recipe.entries]
+    for name in freeze:
+        if name not in entries:
+            raise RecipeError(where, f"freeze names {name!r}, which is no block", do=did_you_mean(name, entries))
+    parameters = {s.name: s for s in recipe.parameters}
+    for name, value in values.items():
+        if name not in parameters:
+            raise RecipeError(where, f"{name!r} is not a parameter", do=did_you_mean(name, parameters))
+        above, least = (0 if parameters[name].is_positive else None), (0 if parameters[name].is_nonnegative else None)
+        number(where, name, value, above=above, least=None if above == 0 else least, kinds=Real)
 
 
 @lru_cache(maxsize=64)

@@ -205,12 +205,13 @@ def _log_integral_spread(surplus: Expr, b: Block, targets: tuple[Block, ...]) ->
     function = of_arrays([symbols], energy, cse=True)
     draw = random.Random(2015)
     fixed = {s: getattr(s, "default", None) or random_value(s, draw) for s in symbols}
-    x = np.sinh(np.linspace(-12, 12, 2401))
+    y = np.linspace(-12, 12, 2401) if b.domain.is_real else np.linspace(-40, 40, 8001)
+    x, slope = tails.point(b.domain, y), tails.log_slope(b.domain, y)
     logs = []
     for _ in range(7):
         at = {**fixed, **{t: random_value(t, draw) for t in targets}, b: x}
         with np.errstate(all="ignore"):
             values = np.nan_to_num(function([at[s] for s in symbols]), nan=np.inf)
-        weights = np.exp(values.min() - values)
-        logs.append(float(np.log(((weights[1:] + weights[:-1]) / 2 * np.diff(x)).sum()) - values.min()))
+        values = values - slope
+        logs.append(float(np.log(np.exp(values.min() - values).sum()) - values.min()))
     return max(logs) - min(logs)
