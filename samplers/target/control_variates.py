@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.func import grad
+from torch.utils._pytree import tree_leaves, tree_map
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
@@ -20,7 +21,7 @@ FALL = 0.01  # of U to its minimum: the most that a mode may lack
 SLOPE = 1.0  # length of the gradient: the most at a mode in float32
 MEAN = "num_data times the mean over the batch, plus the prior"
 
-Point = dict[str | None, torch.Tensor]  # tensors by name; the name of a lone tensor is None
+Point = torch.Tensor | dict[str, torch.Tensor]  # one chain's target
 
 
 class ControlVariate:
@@ -29,7 +30,7 @@ class ControlVariate:
     `center`: the point c; `full`: the gradient of U at c; `num_data`: the number of data.
 
     >>> energy = lambda theta, x: 3 * ((x - theta)**2).mean() / 2
-    >>> corrected = ControlVariate(energy, {None: torch.tensor(0.0)}, {None: torch.tensor(-9.0)}, 3)
+    >>> corrected = ControlVariate(energy, torch.tensor(0.0), torch.tensor(-9.0), 3)
     >>> corrected(torch.tensor(1.0), torch.tensor([3.0]))
     tensor(6.)
     """
@@ -42,16 +43,15 @@ class ControlVariate:
 
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
         """U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>."""
-        point = _by_name(theta)
-        mine, theirs = _shapes(self.center), _shapes(point)
+        mine, theirs = (tree_map(lambda x: tuple(x.shape), point) for point in (self.center, theta))
         if mine != theirs:
-            what = f"it has the shape {mine.get(None, mine)}, theta {theirs.get(None, theirs)}"
+            what = f"it has the shape {mine}, theta {theirs}"
             raise RecipeError("control_variate, center", what, do="Give one chain's target, as `init` does.")
         of_batch = _slope(self.energy, self.center, batch)
-        corrections = [
-            ((self.full[name] - of_batch[name]) * (point[name] - x)).sum() for name, x in self.center.items()
-        ]
-        return self.energy(theta, batch) + sum(corrections)
+        corrections = tree_map(
+            lambda c, x, g, own: ((g - own) * (x - c)).sum(), self.center, theta, self.full, of_batch
+        )
+        return self.energy(theta, batch) + sum(tree_leaves(corrections))
 
 
 def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 4096) -> ControlVariate:
@@ -81,11 +81,10 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
     _, rows = _tried(where, energy, at, data, chunk)
     assert rows is not None
     _check_scale(where, energy, at, rows, chunk)
-    full = {name: torch.zeros_like(x) for name, x in at.items()}
+    full = tree_map(torch.zeros_like, at)
     for share, batch in chunks(rows.batch, rows.rows, chunk):
-        for name, g in _slope(energy, at, batch).items():
-            full[name] += share * g
-    if not all(g.isfinite().all() for g in full.values()):
+        tree_map(lambda total, g: total.add_(share * g), full, _slope(energy, at, batch))
+    if not _is_finite(full):
         raise RecipeError(f"{where}, center", "the gradient is not finite there", do="Choose another center.")
     return ControlVariate(energy, at, full, rows.rows)
 
@@ -123,7 +122,7 @@ def find_mode(
         _check_scale(where, energy, start, rows, chunk)
     descent = Descent(energy, rows, chunk)
     mode, iterations = descent.lead(start, steps)
-    if not descent.value.isfinite() or not all(x.isfinite().all() for x in mode.values()):
+    if not descent.value.isfinite() or not _is_finite(mode):
         raise RecipeError(where, "it ended at numbers that are not finite", do="Start elsewhere, or mend the energy.")
     if iterations < steps:
         mode, more = descent.refined(mode, steps - iterations)
@@ -135,12 +134,12 @@ def find_mode(
             "need not be the mode."
         )
     elif fall > FALL or (descent.slope > SLOPE and not descent.is_refined):
-        dtype = str(next(iter(mode.values())).dtype).removeprefix("torch.")
+        dtype = str(tree_leaves(mode)[0].dtype).removeprefix("torch.")
         warn(
             f"{where}: the gradient is still {descent.slope:.2g} long, and U would fall by about {fall:.2g}, which its "
             f"rounding in {dtype} hides. Start in float64, with an energy of float64; or take the point as a center."
         )
-    return _as_theta(mode)
+    return mode
 
 
 class Descent:
@@ -160,16 +159,17 @@ class Descent:
 
     def lead(self, start: Point, steps: int) -> tuple[Point, int]:
         """The point after at most `steps` iterations from `start`, and the number of iterations."""
-        at = {name: x.clone().requires_grad_() for name, x in start.items()}
+        at = tree_map(lambda x: x.clone().requires_grad_(), start)
+        leaves = tree_leaves(at)
         optimizer = torch.optim.LBFGS(
-            at.values(), max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
+            leaves, max_iter=steps, max_eval=10 * steps, history_size=20, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Any:
             optimizer.zero_grad()
             value = self._evaluate(at)
             # torch's line search would not end
-            if not value > -torch.inf or not all(x.isfinite().all() for x in at.values()):
+            if not value > -torch.inf or not _is_finite(at):
                 raise FloatingPointError
             return value
 
@@ -179,27 +179,25 @@ class Descent:
                 self.value = closure()  # step returns that of the start
         except FloatingPointError:
             self.value = torch.tensor(torch.nan)
-        state = optimizer.state[next(iter(at.values()))]
-        g = torch.cat([x.grad.reshape(-1) for x in at.values() if x.grad is not None])
+        state = optimizer.state[leaves[0]]
+        g = torch.cat([x.grad.reshape(-1) for x in leaves if x.grad is not None])
         self.slope = float(g.norm())
         self.fall = float(g @ _newton(g, state)) / 2
-        return {name: x.detach() for name, x in at.items()}, state["n_iter"]
+        return tree_map(torch.Tensor.detach, at), state["n_iter"]
 
     def refined(self, mode: Point, steps: int) -> tuple[Point, int]:
         """The mode after further iterations in float64, in its dtype, and their number; unchanged after a failure."""
-        if all(x.dtype == torch.float64 for x in mode.values()):
+        if all(x.dtype == torch.float64 for x in tree_leaves(mode)):
             return mode, 0
         rough = self.value, self.slope, self.fall
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # warnings of the energy about float64
-                finer, iterations = self.lead({name: x.double() for name, x in mode.items()}, steps)
+                finer, iterations = self.lead(tree_map(torch.Tensor.double, mode), steps)
+            point = tree_map(lambda x, like: x.to(like.dtype), finer, mode)
+            self.is_refined = bool(self.value.isfinite()) and _is_finite(point)
         except Exception:  # raised by an energy with tensors of float32
-            finer = {}
-        point = {name: x.to(mode[name].dtype) for name, x in finer.items()}
-        self.is_refined = (
-            bool(point) and bool(self.value.isfinite()) and all(x.isfinite().all() for x in point.values())
-        )
+            self.is_refined = False
         if self.is_refined:
             return point, iterations
         self.value, self.slope, self.fall = rough
@@ -207,11 +205,11 @@ class Descent:
 
     def _evaluate(self, at: Point) -> torch.Tensor:
         """U of all data; its gradient is accumulated in `grad` of the tensors."""
-        dtype = next(iter(at.values())).dtype
+        dtype = tree_leaves(at)[0].dtype
         batches = [(1.0,)] if self.rows is None else chunks(self.rows.batch, self.rows.rows, self.chunk)
         parts = []
         for share, *batch in batches:
-            parts.append(share * self.energy(_as_theta(at), *(_of_type(b, dtype) for b in batch)))
+            parts.append(share * self.energy(at, *_of_type(batch, dtype)))
             parts[-1].backward()
         return sum((part.detach() for part in parts), torch.zeros(()))
 
@@ -234,50 +232,41 @@ def _newton(g: torch.Tensor, state: Mapping[str, Any]) -> torch.Tensor:
 
 def _of_type(batch: Any, dtype: torch.dtype) -> Any:
     """The batch with floating tensors in float64, where `dtype` is float64; else unchanged."""
-    if torch.is_tensor(batch):
-        return batch.to(dtype) if dtype == torch.float64 and batch.is_floating_point() else batch
-    return tuple(_of_type(x, dtype) for x in batch)
+    if dtype != torch.float64:
+        return batch
+    return tree_map(lambda x: x.double() if x.is_floating_point() else x, batch)
 
 
 def _slope(energy: Callable, at: Point, batch: Any) -> Point:
-    return grad(lambda point: energy(_as_theta(point), batch))(at)
+    return grad(lambda point: energy(point, batch))(at)
 
 
-def _by_name(theta: Any) -> Point:
-    return dict(theta) if isinstance(theta, Mapping) else {None: theta}
-
-
-def _as_theta(point: Point) -> Any:
-    return point[None] if None in point else point
-
-
-def _shapes(point: Point) -> dict[str | None, tuple[int, ...]]:
-    return {name: tuple(x.shape) for name, x in point.items()}
+def _is_finite(point: Point) -> bool:
+    return all(bool(x.isfinite().all()) for x in tree_leaves(point))
 
 
 def _point(where: str, init: Any) -> Point:
-    """The tensors of `init` by name, detached copies; refused unless finite and real."""
-    tensors = _by_name(dict(init.named_parameters()) if isinstance(init, torch.nn.Module) else init)
-    for x in tensors.values():
+    """A detached copy of the target in `init`; refused unless finite and real."""
+    point = dict(init.named_parameters()) if isinstance(init, torch.nn.Module) else init
+    for x in point.values() if isinstance(point, Mapping) else [point]:
         if not torch.is_tensor(x) or not x.is_floating_point() or not x.isfinite().all():
             raise RecipeError(
                 where, "it is no tensor of finite real numbers, or a dict of such", do="Pass one chain's target."
             )
-    if not tensors:
+    if not len(tree_leaves(point)):
         raise RecipeError(where, "there are no tensors in it", do="Pass one chain's target.")
-    return {name: x.detach().clone() for name, x in tensors.items()}
+    return tree_map(lambda x: x.detach().clone(), dict(point) if isinstance(point, Mapping) else point)
 
 
 def _tried(
     where: str, energy: Any, at: Point, data: Any, chunk: int, *, of_many: bool = True
 ) -> tuple[Traced | Foreign, Data | None]:
     """The potential of an energy after the trial call that `sample` makes, and the data, `chunk` rows a batch."""
-    like = next(iter(at.values()))
     try:
-        rows = None if data is None else Data(data, None, like=like)
+        rows = None if data is None else Data(data, None, like=tree_leaves(at)[0])
         if rows is not None:
             rows.batch_size = min(chunk, rows.rows)
-        return tried(energy, _as_theta(at), Layout(), rows, of_many=of_many), rows
+        return tried(energy, at, Layout(), rows, of_many=of_many), rows
     except RecipeError as error:
         raise RecipeError(error.where.replace("sample", where, 1), error.what, do=error.do) from error.__cause__
 
@@ -285,7 +274,7 @@ def _tried(
 def _check_scale(where: str, energy: Callable, at: Point, rows: Data, chunk: int) -> None:
     check_mean(
         f"{where}, energy",
-        lambda batch: energy(_as_theta(at), batch),
+        lambda batch: energy(at, batch),
         rows.batch,
         rows.rows,
         chunk,

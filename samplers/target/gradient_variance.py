@@ -1,10 +1,11 @@
 """The variance of minibatch gradients, V_g, at given points."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.func import grad, vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from recipe.arguments import integer
 
@@ -31,22 +32,21 @@ def gradient_variance(energy: Callable, theta: Position, data: Any, *, batch_siz
     >>> gradient_variance(energy, torch.zeros(1), x, batch_size=2)                       # 9 Var x/2
     tensor([21.])
     """
-    like = next(iter(theta.values())) if isinstance(theta, Mapping) else theta
+    leaves, form = tree_flatten(theta)
     integer("gradient_variance", "batch_size", batch_size, least=1)
     integer("gradient_variance", "chunk", chunk, least=1)
-    rows = Data(data, None, like=like)
+    rows = Data(data, None, like=leaves[0])
 
     def of_row(point, row):
-        return energy(point, tuple(x[None] for x in row) if isinstance(row, tuple) else row[None])
+        return energy(point, tree_map(lambda x: x[None], row))
 
     gradients = vmap(vmap(grad(of_row), in_dims=(None, 0)), in_dims=(0, None))
-    sums: dict[Any, Moments] = {}
-    for some in torch.arange(rows.rows, device=like.device).split(chunk):
-        g = gradients(theta, rows.batch(some))
-        for name, x in (g if isinstance(g, Mapping) else {None: g}).items():
-            shift, first, second = sums.get(name, (x[:, :1], torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])))
+    sums: dict[int, Moments] = {}
+    for some in torch.arange(rows.rows, device=leaves[0].device).split(chunk):
+        for k, x in enumerate(tree_leaves(gradients(theta, rows.batch(some)))):
+            shift, first, second = sums.get(k, (x[:, :1], torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])))
             x = x - shift
-            sums[name] = shift, first + x.sum(1), second + x.square().sum(1)
+            sums[k] = shift, first + x.sum(1), second + x.square().sum(1)
     n = rows.rows
-    variances = {name: (second / n - (first / n).square()) / batch_size for name, (_, first, second) in sums.items()}
-    return variances if isinstance(theta, Mapping) else variances[None]
+    variances = [(second / n - (first / n).square()) / batch_size for _, first, second in sums.values()]
+    return tree_unflatten(variances, form)

@@ -1,11 +1,12 @@
 """Energies of a posterior from a likelihood and a prior, and the variance of its scores."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
 
 from recipe.arguments import integer
 from recipe.errors import RecipeError
@@ -62,11 +63,9 @@ def score_variance(negative_log_likelihood: Callable) -> Callable:
     """
 
     def of_one(theta, row):
-        batch = tuple(x[None] for x in row) if isinstance(row, tuple) else row[None]
-        return negative_log_likelihood(theta, batch).mean()
+        return negative_log_likelihood(theta, tree_map(lambda x: x[None], row)).mean()
 
     def observed(theta, batch):
-        scores = vmap(grad(of_one), in_dims=(None, 0))(theta, batch)
-        return {k: g.var(0) for k, g in scores.items()} if isinstance(scores, Mapping) else scores.var(0)
+        return tree_map(lambda g: g.var(0), vmap(grad(of_one), in_dims=(None, 0))(theta, batch))
 
     return observed

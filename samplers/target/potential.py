@@ -1,10 +1,11 @@
 """A potential U of all chains at once: its value, its slope and the diagonal of its Hessian."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from recipe.errors import RecipeError
 
@@ -45,12 +46,12 @@ def differentiated(U: Callable[[Any], torch.Tensor], z: Any) -> Jet:
     >>> differentiated(lambda x: (x**2).sum(-1), torch.ones(1, 2))
     Jet(value=tensor([2.]), slope=tensor([[2., 2.]]), curvature=None)
     """
-    blocks = z if isinstance(z, Mapping) else {"": z}
-    at = {name: x.detach().requires_grad_() for name, x in blocks.items()}
+    leaves, form = tree_flatten(z)
+    at = [x.detach().requires_grad_() for x in leaves]
     with torch.enable_grad():
-        value = U(at if blocks is z else at[""])
+        value = U(tree_unflatten(at, form))
         total = value.sum() if value.dim() else value
     if value.is_meta:
         raise RecipeError("sample, energy", "its value is on the device 'meta', no number", do="Compute a number.")
-    slopes = torch.autograd.grad(total, list(at.values()), materialize_grads=True)
-    return Jet(value.detach(), dict(zip(at, slopes)) if blocks is z else slopes[0])
+    slopes = torch.autograd.grad(total, at, materialize_grads=True)
+    return Jet(value.detach(), tree_unflatten(slopes, form))

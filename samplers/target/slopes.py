@@ -1,18 +1,22 @@
 """Comparisons of a gradient with differences of the value, and of its Jacobian with the transposed one."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .potential import differentiated
 from .vectorised import OF_STATES
 
 DISTANCES = (0.0, 0.1, 1.0)  # of the compared points from the start, relative
 WIDTHS = (1e-1, 1e-2, 1e-3)  # of the differences
 ROUNDINGS = 30  # roundings in one value of U
 STEADY = 0.1  # relative change, from width to width, of a difference that is no kink's
+
+Leaves = list[torch.Tensor]  # of one chain's theta
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,17 @@ def slopes_near(energy: Callable, theta: Any, batch: tuple, *, directions: int, 
 
     `directions`: the number per point; `eps`: the relative rounding of U, if coarser than that of its dtype.
     """
-    blocks = theta if isinstance(theta, Mapping) else {"": theta}
+    leaves, form = tree_flatten(theta)
     generator = torch.Generator("cpu").manual_seed(0)
 
-    def random() -> dict[str, torch.Tensor]:
-        return {k: torch.randn(x.shape, generator=generator).to(x.detach()) for k, x in blocks.items()}
+    def random() -> Leaves:
+        return [torch.randn(x.shape, generator=generator).to(x.detach()) for x in leaves]
 
-    def of(point: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return energy(point if isinstance(theta, Mapping) else point[""], *batch)
+    def of(point: Leaves) -> torch.Tensor:
+        return energy(tree_unflatten(point, form), *batch)
 
     for distance in DISTANCES:
-        moves = random()
-        at = {k: (x + distance * (1 + x.abs()) * moves[k]).detach() for k, x in blocks.items()}
+        at = [(x + distance * (1 + x.abs()) * move).detach() for x, move in zip(leaves, random())]
         for direction in [random() for _ in range(directions)]:
             try:
                 yield _slopes(of, at, direction, eps)
@@ -78,18 +81,15 @@ def slopes_near(energy: Callable, theta: Any, batch: tuple, *, directions: int, 
                 continue
 
 
-def _slopes(of: Callable, at: Mapping[str, torch.Tensor], direction: Mapping[str, torch.Tensor], eps: float) -> Slopes:
-    leaves = {k: x.clone().requires_grad_() for k, x in at.items()}
-    with torch.enable_grad():
-        U = of(leaves)
-        gradient = dict(zip(at, torch.autograd.grad(U, list(leaves.values()), materialize_grads=True)))
-    slope = float(sum((g * direction[k]).sum() for k, g in gradient.items()))
-    moved = float(sum((g * x).abs().sum() for g, x in zip(gradient.values(), at.values())))
-    rounding = max(eps, torch.finfo(U.dtype).eps) * (ROUNDINGS * float(U.detach().abs()) + moved)
+def _slopes(of: Callable, at: Leaves, direction: Leaves, eps: float) -> Slopes:
+    jet = differentiated(of, at)
+    slope = float(sum((g * way).sum() for g, way in zip(jet.slope, direction)))
+    moved = float(sum((g * x).abs().sum() for g, x in zip(jet.slope, at)))
+    rounding = max(eps, torch.finfo(jet.value.dtype).eps) * (ROUNDINGS * float(jet.value.abs()) + moved)
     differences = []
     with torch.no_grad():
         for width in WIDTHS:
-            higher, lower = (of({k: x + sign * width * direction[k] for k, x in at.items()}) for sign in (1, -1))
+            higher, lower = (of([x + sign * width * way for x, way in zip(at, direction)]) for sign in (1, -1))
             differences.append(float(higher - lower) / (2 * width))
     return Slopes(slope, tuple(differences), tuple(rounding / width for width in WIDTHS))
 

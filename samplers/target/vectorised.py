@@ -1,12 +1,12 @@
 """Functions of one chain applied to all chains, by vmap, or one chain after another where vmap fails."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from recipe.errors import RecipeError
 
@@ -120,9 +120,8 @@ def by_chain(x: Any) -> list:
     >>> by_chain({"a": torch.arange(2), "b": torch.ones(2, 3)})
     [{'a': tensor(0), 'b': tensor([1., 1., 1.])}, {'a': tensor(1), 'b': tensor([1., 1., 1.])}]
     """
-    if isinstance(x, Mapping):  # unbind: one backward pass for all parts
-        return [dict(zip(x, parts)) for parts in zip(*(part.unbind(0) for part in x.values()))]
-    return list(x.unbind(0) if torch.is_tensor(x) else zip(*(part.unbind(0) for part in x)))
+    leaves, form = tree_flatten(x)
+    return [tree_unflatten(parts, form) for parts in zip(*(leaf.unbind(0) for leaf in leaves))]  # one backward for all
 
 
 def of_chain(x: Any, i: int) -> Any:

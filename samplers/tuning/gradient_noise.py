@@ -13,6 +13,7 @@ from recipe.symbols import Parameter, Partial
 from recipe.symbols import step_size as h
 
 from ..target.data import Data
+from ..target.potential import differentiated
 
 BATCHES = 50  # of each chain
 SHARE = 0.5  # of a recipe's noise, at most, that minibatches may supply where it is made up for
@@ -60,15 +61,9 @@ def gradient_noise(
 
     `value(theta, rows)` is U of all points on the batches of these rows.
     """
-
-    def gradient(batch: torch.Tensor | None) -> torch.Tensor:
-        at = theta.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(value(at, batch).sum(), at)[0]
-
     picks = rows.rows_for(seed, range(BATCHES), 0, len(theta))
     assert picks is not None
-    slopes = torch.stack([gradient(batch) for batch in picks])
+    slopes = torch.stack([differentiated(lambda at, batch=batch: value(at, batch), theta).slope for batch in picks])
     V = slopes.var(0).mean(0)
     if not V.isfinite().all():
         raise RecipeError(where, "the gradient of a minibatch is not finite at a pilot draw", do="Mend the energy.")
