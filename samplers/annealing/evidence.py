@@ -17,7 +17,7 @@ from recipe.errors import RecipeError, warn
 from ..results.statistics import pareto_index
 from ..stock import named
 from ..target.data import Data
-from ..target.foreign import Foreign, with_gradient
+from ..target.foreign import check_value, with_gradient
 from ..target.model import Model
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
@@ -246,8 +246,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
     target = _target(recipe, energy, law, rows, position, where)
-    if isinstance(target.whole, Foreign):
-        target.whole.check_value(where, "annealing compares values of U")
+    check_value(target.whole, where, "annealing compares values of U")
     _check_tails(target, position, where)
     if law.is_gaussian:
         return Energies(law, target)

@@ -18,7 +18,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError, warn
 
 from ..results.draws import Draws, named
-from ..target.foreign import Foreign
+from ..target.foreign import check_value
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
 from ..target.rounding import rounding_of
@@ -47,8 +47,8 @@ def check_at_start(
     The energy is evaluated on the first batch of every chain; `temperature`: that of step 0; `compares`: whether
     values of U are compared beside those of steps.
     """
-    if compares and isinstance(inputs.target.whole, Foreign):
-        inputs.target.whole.check_value(where, "an exchange compares values of U")
+    if compares:
+        check_value(inputs.target.whole, where, "an exchange compares values of U")
     trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
     gradient = trial.gradient(trial.start)
     for name, x in gradient.items():

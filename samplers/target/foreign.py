@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ Leaves = list[np.ndarray]  # theta, `(*shape)` or `(chains, *shape)`: one array,
 
 
 def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
-    """The energy and its gradient as `Arrays`; the energy unchanged where `gradient` is None.
+    """The energy and its gradient as `Foreign`; the energy unchanged where `gradient` is None.
 
     >>> with_gradient(None, lambda theta: theta, "doctest").value is None
     True
@@ -48,89 +49,7 @@ def with_gradient(energy: Any, gradient: Callable | None, where: str) -> Any:
         name, function = ("energy", energy) if callable(gradient) else ("gradient", gradient)
         what = f"beside gradient= it is a function of numpy arrays, got {function!r}"
         raise RecipeError(f"{where}, {name}", what, do="Pass a function of theta, or of (theta, batch) with data=.")
-    return Arrays(gradient, energy)
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """The potential by functions that torch cannot trace; a call returns U of one chain.
-
-    `of_all(z, *batch, per_chain, faults, is_valued)` returns U of all chains, `(chains,)`, with first derivatives for
-    autograd; `is_valued`: whether the value is needed beside the slope. U is nan where there is no value.
-
-    >>> squares = Foreign(lambda theta, **settings: theta.square().sum(1))
-    >>> squares(torch.tensor([3.0, 4.0]))
-    tensor(25.)
-    """
-
-    of_all: Callable
-    has_value: bool = True
-
-    @property
-    def reads_data(self) -> bool:
-        """Whether U takes the batch."""
-        return True
-
-    def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
-        """U of one chain."""
-        return self.of_all(tree_map(lambda x: x[None], z), *batch)[0]
-
-    def within(self, layout: Layout) -> "Foreign":
-        """The potential as a function of z, where the layout maps z to theta."""
-        return replace(self, of_all=layout.energy(self.of_all))
-
-    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
-        """The value and the slope of all chains."""
-        settings = dict(per_chain=per_chain, faults=faults, is_valued=0 in orders)
-        if 1 in orders:
-            return differentiated(lambda at: self.of_all(at, *batch, **settings), z)
-        return Jet(self.of_all(z, *batch, **settings))
-
-    def check_value(self, where: str, what: str) -> None:
-        """Refuse a potential without a value; `what` begins the message: the reason why U is needed."""
-        if not self.has_value:
-            advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."
-            raise RecipeError(where, f"{what}, and gradient= brings none", do=advice)
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """Functions of numpy arrays: `gradient`, to the gradient or a pair (U, gradient), and `value`, to U, or None."""
-
-    gradient: Callable
-    value: Callable | None
-
-    def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
-        """Raises RecipeError: functions are called through `tried` only."""
-        raise RecipeError(WHERE, "the functions have not been tried at a start", do="Pass them to samplers.sample.")
-
-    def tried(self, theta: Any, layout: Layout, data: Data | None) -> Foreign:
-        """The potential, after trial calls at and near one chain's target `theta`, on the first batch.
-
-        Raises RecipeError for functions that fail, wrong shapes and types, random numbers, and a gradient that is not
-        the derivative of U, or of no function where U is not given.
-        """
-        with torch.no_grad():
-            seen = layout.seen(theta)
-        names = tuple(seen) if isinstance(seen, Mapping) else None
-        leaves = [_array(x) for x in tree_leaves(seen)]
-        batch = () if data is None else (data.first(),)
-        of_each = data is not None and data.batch_size is not None
-        supplied, answer = _form(Supplied(self, names, takes_all=False, of_each=of_each), leaves, batch)
-        is_single = answer.bytes < 8
-        if is_single and leaves[0].itemsize == 8:
-            warn(
-                f"{WHERE}: its numbers are of single precision, and theta is float64. Start in float32, or compute in "
-                'float64: jax.config.update("jax_enable_x64", True), say.'
-            )
-        energy = Foreign(supplied, answer.value is not None)
-        if energy.has_value:
-            eps = float(np.finfo(np.float32).eps) if is_single else 0.0
-            near = slopes_near(energy, seen, batch, directions=1, eps=eps)
-            _check_slopes([slopes for slopes in near if slopes.is_finite], SHARES[answer.bytes], data)
-        else:
-            _check_symmetry(supplied, leaves, tree_map(_read_only, batch), answer.bytes)
-        return energy
+    return Foreign(gradient, energy)
 
 
 @dataclass(frozen=True)
@@ -148,35 +67,85 @@ class Answer:
         return all(_are_alike(a, b) for a, b in pairs)
 
 
-@dataclass(frozen=True)
-class Supplied:
-    """The `of_all` of a `Foreign`: U of all chains, with slopes for autograd, by functions of numpy arrays.
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """The potential by functions of numpy arrays, which torch cannot trace; a call returns U of one chain.
 
-    `names`: those of the tensors of theta, None for one tensor; `takes_all`: whether the functions take all chains at
-    once; `of_each`: whether batches then have an axis of chains.
+    `gradient`: to the gradient or a pair (U, gradient); `value`: to U, or None. Trial calls find the rest: `names` of
+    the tensors of theta, None for one tensor; `takes_all`: whether the functions take all chains at once; `of_each`:
+    whether batches then have an axis of chains; `has_value`: whether U is known, None before the trial. `layouts` map z
+    to theta, the innermost first.
+
+    >>> Foreign(lambda theta: (theta @ theta, 2 * theta))(torch.tensor([3.0, 4.0]))
+    tensor(25.)
     """
 
-    functions: Arrays
-    names: tuple[str, ...] | None
-    takes_all: bool
-    of_each: bool
+    gradient: Callable
+    value: Callable | None = None
+    names: tuple[str, ...] | None = None
+    takes_all: bool = False
+    of_each: bool = False
+    has_value: bool | None = None
+    layouts: tuple[Layout, ...] = ()
+    reads_data: ClassVar = True
 
-    def __call__(
-        self,
-        theta: Any,
-        *batch: Any,
-        per_chain: bool = False,
-        faults: list[str] | None = None,
-        is_valued: bool = True,
-    ) -> torch.Tensor:
-        """U, `(chains,)`; nan where U is unknown or not asked for."""
-        arrays = tree_map(_read_only, batch)
+    def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
+        """U of one chain."""
+        return self._of_all()(tree_map(lambda x: x[None], z), *batch)[0]
 
-        def answer(leaves: Leaves, is_sloped: bool) -> Answer:
-            asked = (is_valued, is_sloped)
-            return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, asked=asked)
+    def within(self, layout: Layout) -> "Foreign":
+        """The potential as a function of z, where the layout maps z to theta."""
+        return replace(self, layouts=(*self.layouts, layout))
 
-        return _Slope.apply(answer, *tree_leaves(theta))
+    def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
+        """The value and the slope of all chains."""
+        of_all = self._of_all(per_chain=per_chain, faults=faults, is_valued=0 in orders)
+        return differentiated(lambda at: of_all(at, *batch), z) if 1 in orders else Jet(of_all(z, *batch))
+
+    def _of_all(
+        self, *, per_chain: bool = False, faults: list[str] | None = None, is_valued: bool = True
+    ) -> Callable[..., torch.Tensor]:
+        """U of all chains as a function of z and a batch, with first derivatives; nan where U is unknown or not asked.
+
+        `is_valued`: whether the value is needed beside the slope.
+        """
+
+        def of_theta(theta: Any, *batch: Any) -> torch.Tensor:
+            arrays = tree_map(_read_only, batch)
+
+            def answer(leaves: Leaves, is_sloped: bool) -> Answer:
+                return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, asked=(is_valued, is_sloped))
+
+            return _Slope.apply(answer, *tree_leaves(theta))
+
+        return reduce(lambda U, layout: layout.energy(U), self.layouts, of_theta)
+
+    def tried(self, theta: Any, layout: Layout, data: Data | None) -> "Foreign":
+        """The potential after trial calls at and near one chain's target `theta`, on the first batch.
+
+        Raises RecipeError for functions that fail, wrong shapes and types, random numbers, and a gradient that is not
+        the derivative of U, or of no function where U is not given.
+        """
+        with torch.no_grad():
+            seen = layout.seen(theta)
+        names = tuple(seen) if isinstance(seen, Mapping) else None
+        leaves = [_array(x) for x in tree_leaves(seen)]
+        batch = () if data is None else (data.first(),)
+        of_each = data is not None and data.batch_size is not None
+        energy, answer = _form(replace(self, names=names, of_each=of_each), leaves, batch)
+        is_single = answer.bytes < 8
+        if is_single and leaves[0].itemsize == 8:
+            warn(
+                f"{WHERE}: its numbers are of single precision, and theta is float64. Start in float32, or compute in "
+                'float64: jax.config.update("jax_enable_x64", True), say.'
+            )
+        if energy.has_value:
+            eps = float(np.finfo(np.float32).eps) if is_single else 0.0
+            near = slopes_near(energy, seen, batch, directions=1, eps=eps)
+            _check_slopes([slopes for slopes in near if slopes.is_finite], SHARES[answer.bytes], data)
+        else:
+            _check_symmetry(energy, leaves, tree_map(_read_only, batch), answer.bytes)
+        return energy
 
     def answer(
         self,
@@ -209,12 +178,12 @@ class Supplied:
     def _called(self, leaves: Leaves, batch: tuple, asked: tuple[bool, bool]) -> Answer:
         """The answer of one call of the functions, at one chain or, if `takes_all`, several."""
         is_valued, is_sloped = asked
-        value_of = self.functions.value
+        value_of = self.value
         value: Any = None
         slopes: Leaves = []
         width = 8
         if is_sloped or value_of is None:
-            out = self.functions.gradient(self._theta(leaves), *batch)
+            out = self.gradient(self._theta(leaves), *batch)
             value, out = out if self._is_pair(out, leaves) else (None, out)
             value = value if value_of is None else None  # a given energy takes precedence
             slopes, width = self._slopes(out, leaves)
@@ -257,6 +226,13 @@ class Supplied:
         return of_chains, min(map(_bytes, parts))
 
 
+def check_value(potential: Any, where: str, what: str) -> None:
+    """Refuse a potential without a value; `what` begins the message: the reason why U is needed."""
+    if isinstance(potential, Foreign) and not potential.has_value:
+        advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."
+        raise RecipeError(where, f"{what}, and gradient= brings none", do=advice)
+
+
 class _Slope(torch.autograd.Function):
     """U of all chains for autograd, with the slopes of an answer as derivatives."""
 
@@ -275,31 +251,31 @@ class _Slope(torch.autograd.Function):
         return None, *(U.reshape(-1, *(1,) * (g.dim() - 1)) * g for g in ctx.slopes)
 
 
-def _form(one: Supplied, leaves: Leaves, batch: tuple) -> tuple[Supplied, Answer]:
-    """The functions with `takes_all` as found by calls at and near the start, and their answer there."""
+def _form(one: Foreign, leaves: Leaves, batch: tuple) -> tuple[Foreign, Answer]:
+    """The potential with `takes_all` as found by calls at and near the start, and its answer there."""
     points = list(_beside(leaves))
     arrays = tree_map(_read_only, batch)
-    answers: dict[Supplied, Answer] = {}
+    answers: dict[bool, Answer] = {}
     said: dict[str, Exception] = {}
-    several = replace(one, takes_all=True)
-    for supplied in (one, several):
+    for takes_all in (False, True):
         try:
-            answers[supplied] = supplied.answer(points, arrays)
+            answers[takes_all] = replace(one, takes_all=takes_all).answer(points, arrays)
         except Exception as error:  # raised by the caller's functions
-            shapes = [x.shape if supplied.takes_all else x.shape[1:] for x in points]
+            shapes = [x.shape if takes_all else x.shape[1:] for x in points]
             of = f"of shape {shapes[0]}" if one.names is None else dict(zip(one.names, shapes))
             what = error.what if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
             said[f"with theta {of}, {what}"] = error
     if not answers:
         what = f"it fails for one chain and for all: {'; '.join(said)}"
         raise RecipeError(WHERE, what, do=f"{SHAPES} {WITH_BATCH}" if batch else SHAPES) from next(iter(said.values()))
-    if one in answers and several in answers and not answers[several].agrees(answers[one]):
-        del answers[several]
-    supplied, answer = list(answers.items())[-1]
-    if not supplied.answer(points, arrays).agrees(answer):
+    if len(answers) == 2 and not answers[True].agrees(answers[False]):
+        del answers[True]
+    takes_all, answer = answers.popitem()
+    energy = replace(one, takes_all=takes_all, has_value=answer.value is not None)
+    if not energy.answer(points, arrays).agrees(answer):
         what = "it returns other numbers each time it is called"
         raise RecipeError(WHERE, what, do="Leave random numbers out; data= and batch_size= make minibatches.")
-    return supplied, answer
+    return energy, answer
 
 
 def _beside(leaves: Leaves) -> Iterator[np.ndarray]:
@@ -331,13 +307,13 @@ def _check_slopes(near: list[Slopes], share: float, data: Data | None) -> None:
     raise RecipeError(WHERE, what, do="U and its gradient are on one scale, the sum over data.")
 
 
-def _check_symmetry(supplied: Supplied, leaves: Leaves, batch: tuple, width: int) -> None:
+def _check_symmetry(energy: Foreign, leaves: Leaves, batch: tuple, width: int) -> None:
     """Refuse a gradient whose Jacobian is not symmetric: it is the gradient of no function."""
     ends = np.cumsum([x.size for x in leaves])
 
     def gradient(points: np.ndarray) -> np.ndarray:
         parts = zip(np.split(points, ends[:-1], axis=1), leaves)
-        slopes = supplied.answer([z.reshape(-1, *x.shape).astype(x.dtype) for z, x in parts], batch).slopes
+        slopes = energy.answer([z.reshape(-1, *x.shape).astype(x.dtype) for z, x in parts], batch).slopes
         return np.concatenate([g.reshape(len(points), -1) for g in slopes], axis=1).astype(float)
 
     eps = float(np.finfo(np.float32 if min(width, leaves[0].itemsize) < 8 else np.float64).eps)

@@ -12,7 +12,7 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError, did_you_mean
 from recipe.symbols import Block, Potential
 
-from .foreign import Arrays
+from .foreign import Foreign
 from .model import Model
 from .potential import VALUE
 from .symbolic import Symbolic, energy_step
@@ -92,7 +92,7 @@ def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
 def _of_one_chain(energy: Any, blocks: tuple[Block, ...], where: str) -> Callable:
     if isinstance(energy, Energy) and not energy.data:
         return _emitted(energy, blocks)
-    if isinstance(energy, (Energy, Model, Arrays)) or not callable(energy):
+    if isinstance(energy, (Energy, Model, Foreign)) or not callable(energy):
         what = f"one of several energies is a torch function, got {type(energy).__name__}"
         raise RecipeError(where, what, do="Pass a function of theta, or of (theta, batch) with data=.")
     return energy

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.func import vmap
@@ -32,11 +32,7 @@ class Symbolic:
 
     steps: Sequence[Step]
     rows: int | None = None
-
-    @property
-    def reads_data(self) -> bool:
-        """Whether U takes the batch."""
-        return True
+    reads_data: ClassVar = True
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
         """The derivatives of the given orders, of all chains."""

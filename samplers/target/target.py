@@ -17,7 +17,7 @@ from recipe.swaps import Swap
 
 from .coordinates import Coordinates, moved_by
 from .data import Data
-from .foreign import Foreign, with_gradient
+from .foreign import Foreign, check_value, with_gradient
 from .layout import Layout
 from .observations import observations_of
 from .potential import SLOPE, Jet, Orders, Position, Potential
@@ -125,7 +125,7 @@ def target_of(
 ) -> Target:
     """The target of `steps`: an energy, with the caller's observations `observe` by name.
 
-    `position`: the target at the start, `(chains, *shape)`, for a trial call of an energy that has not been tried.
+    `position`: the target at the start, `(chains, *shape)`, for a trial call; None where the energy has been tried.
     Raises RecipeError for an energy that cannot be differentiated for many chains, or lacks values or derivatives that
     the steps need.
     """
@@ -144,9 +144,12 @@ def target_of(
     if isinstance(energy, Energy):
         whole = Symbolic(steps, None if data is None else data.rows)
         return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
-    own = energy if isinstance(energy, (Traced, Foreign)) else tried(energy, one_chain(position), layout, data)
-    if isinstance(own, Foreign):
-        _check_foreign(own, needs_value, needs_curvature, where)
+    own = energy if position is None else tried(energy, one_chain(position), layout, data)
+    if needs_value:
+        check_value(own, where, "a step reads values of U")
+    if needs_curvature and isinstance(own, Foreign):
+        what = "a step asks for second derivatives of U, and gradient= brings the first ones"
+        raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")
     of_z = own.within(layout)
     target = replace(target, energy=own, whole=of_z, parts={"U": of_z})
     if isinstance(own, Traced) and isinstance(own.function, Energies):
@@ -221,12 +224,3 @@ def _meet_estimates(steps: Sequence[Step], where: str) -> None:
         RuntimeWarning,
         stacklevel=5,
     )
-
-
-def _check_foreign(potential: Foreign, needs_value: bool, needs_curvature: bool, where: str) -> None:
-    """Refuse a `Foreign` potential without a value that steps need, or where steps need second derivatives."""
-    if needs_value:
-        potential.check_value(where, "a step reads values of U")
-    if needs_curvature:
-        what = "a step asks for second derivatives of U, and gradient= brings the first ones"
-        raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")

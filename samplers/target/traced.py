@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from recipe.errors import RecipeError, warn
 
 from .data import Data
-from .foreign import Arrays, Foreign
+from .foreign import Foreign
 from .layers import of_an_energy
 from .layout import Layout
 from .potential import Jet, Orders, differentiated
@@ -139,7 +139,7 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     chains are evaluated in turn. Raises RecipeError for an energy that fails, returns no single number, or does not
     depend differentiably on the target.
     """
-    if isinstance(energy, Arrays):
+    if isinstance(energy, Foreign) and energy.has_value is None:
         return energy.tried(theta, layout, data)
     if isinstance(energy, (Traced, Foreign)):
         return energy

@@ -16,7 +16,7 @@ from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
 from ..stock import named
-from ..target.foreign import Foreign
+from ..target.foreign import check_value
 from ..target.model import Model
 from ..target.target import check_energy_is_asked_for, data_of, energy_of
 from ..target.traced import tried
@@ -142,8 +142,7 @@ def tune(
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
         energy = tried(energy, z[0], layout, rows)
-        if isinstance(energy, Foreign):
-            energy.check_value(where, "the mode of U, and steps that are accepted, are found by its value")
+        check_value(energy, where, "the mode of U, and steps that are accepted, are found by its value")
     of_target = replace(recipe, maps={})  # which the layout has
     problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme)
     near = laplace_approximation(EnergyAt(problem.value(rows), where), z[0], temperature)
