@@ -1,6 +1,6 @@
 """Checks of the settings of a step, made before anything moves: step size, temperature, parameters, noise."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -22,6 +22,16 @@ SITES = 2048  # number of sites of per-site parameters at which a matrix is chec
 POINTS = 64  # number of values of the blocks at which a matrix is checked
 
 
+def check_names(where: str, given: Iterable[str], known: Collection[str], arguments: Collection[str] = ()) -> None:
+    """Refuse `given` parameters that are not `known`, and known ones that bear the names of `arguments`."""
+    for name in known:
+        if name in arguments:
+            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
+    for name in given:
+        if name not in known:
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, [*known, *arguments]))
+
+
 def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Mapping, *, needs_heat: bool) -> None:
     """Refuse a step size, temperature or parameter outside of its range, and relations between parameters that fail.
 
@@ -33,10 +43,7 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
     number(where, "the temperature", temperature, least=0, do="1 is the target itself.")
     if temperature == 0 and needs_heat:
         raise RecipeError(where, "a piece has no limit at temperature 0", do="Take a small temperature > 0.")
-    known = [s.name for s in recipe.parameters]
-    for name in parameters:
-        if name not in known:
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
+    check_names(where, parameters, [s.name for s in recipe.parameters])
     values = _values(recipe, parameters)
     for s, value in values.items():
         if s not in recipe.operators:
@@ -92,6 +99,19 @@ def check_one_potential(recipe: Recipe, where: str) -> None:
     if recipe.has_several_potentials:
         names = ", ".join(map(str, recipe.potentials))
         raise RecipeError(where, f"this is for one U of the target, and H has {names}", do="Write one U for their sum.")
+
+
+def check_one_vector(recipe: Recipe, where: str, *, do: str) -> None:
+    """Refuse a target that is not one vector block without ends."""
+    if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
+        what = f"the target is the blocks {', '.join(b.name for b in recipe.targets)}, and this is for one"
+    elif not recipe.target_is_vector:
+        what = "the target is made of explicit coordinates"
+    elif not recipe.targets[0].domain.is_real:
+        what = f"{recipe.targets[0]} has ends: it is {recipe.targets[0].domain.in_words}"
+    else:
+        return
+    raise RecipeError(where, what, do=do)
 
 
 def _values(recipe: Recipe, parameters: Mapping) -> dict[Parameter, Any]:

@@ -11,6 +11,7 @@ import integrators
 from integrators import operator_checks
 from integrators.adapting import adapting
 from integrators.forms import parameters_like
+from integrators.requirements import check_names
 from integrators.step import Step
 from integrators.streams import RUN
 from recipe import Energy, Recipe
@@ -271,15 +272,7 @@ def _check_plan(plan: Plan, step_size: Any, temperature: Any, parameters: Mappin
     if step_size == "auto":
         raise RecipeError(where, "the step size is a number here", do="Call samplers.sample, or samplers.tune.")
     step = plan.step
-    arguments = inspect.signature(sample).parameters
-    for name in step.parameters:
-        if name in arguments:
-            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument of sample", do="Rename it.")
-    for name in parameters:
-        if name not in step.parameters:
-            raise RecipeError(
-                where, f"'{name}' is not a parameter", do=did_you_mean(name, [*step.parameters, *arguments])
-            )
+    check_names(where, parameters, step.parameters, inspect.signature(sample).parameters)
     integer(where, "the number of steps", plan.length, most=RUN.stop)
     h = plan.stages[0].step_size(0) if callable(step_size) else step_size
     step.check(h, temperature=1.0 if callable(temperature) else temperature, **parameters)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from sympy import Add, Float, Integer, lambdify
 
-from integrators.requirements import check_one_potential
+from integrators.requirements import check_one_potential, check_one_vector
 from recipe import Energy, Recipe
 from recipe.algebra import with_short_logs
 from recipe.energy import without_overflow
@@ -383,11 +383,7 @@ def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str
     if energy is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, there is no energy to map", do="Write it in H.")
     check_one_potential(recipe, where)
-    if not recipe.target_is_vector:
-        raise RecipeError(where, "the target is made of explicit coordinates", do="Leave coordinates out, or map U.")
-    if not recipe.targets[0].domain.is_real:
-        what = f"{recipe.targets[0]} has ends, and coordinates go anywhere"
-        raise RecipeError(where, what, do="Take a recipe whose target is real: it is z.")
+    check_one_vector(recipe, where, do="Leave coordinates out, or take a recipe of one real vector: it is z.")
     if scope != "chain":
         raise RecipeError(where, f"coordinates are of a chain as a whole, not per {scope}", do="Leave scope out.")
     if any(o.is_vector for o in recipe.observations):

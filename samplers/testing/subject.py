@@ -16,10 +16,10 @@ from sympy.core.function import AppliedUndef
 
 import integrators
 from integrators.program import DERIVATIVES
+from integrators.requirements import check_names
 from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
-from recipe.errors import did_you_mean
 from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, is_site, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
@@ -296,10 +296,7 @@ def _case(recipe, values):
     case = case_of(recipe)
     if case.recipe is not recipe and not is_open(recipe):
         case = replace(case, recipe=recipe)
-    for name in values:
-        if name not in case.parameters:
-            do = did_you_mean(name, case.parameters)
-            raise RecipeError(f"{recipe.name}, check", f"'{name}' is not a parameter", do=do)
+    check_names(f"{recipe.name}, check", values, case.parameters)
     return replace(case, values={**case.values, **values})
 
 

@@ -1,5 +1,6 @@
 """Any recipe as a torch.optim.Optimizer: posterior samples from an ordinary training loop."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch.optim.optimizer as torch_optimizers
 import integrators
 from integrators import noise, operators, streams
 from integrators.optimizer_form import optimizer_form
+from integrators.requirements import check_names, check_one_vector
 from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
@@ -25,7 +27,7 @@ from .blocks import check_same, hold_places, take_precise, take_up
 from .gauges import Clipping, Gauges
 from .group import CHECKED, Group, Sampler
 from .rates import SETTINGS, Setting, in_words
-from .refusals import BOOKKEPT, check_names, check_order, check_target, warn_of_law, without_frozen
+from .refusals import BOOKKEPT, check_order, warn_of_law, without_frozen
 from .report import report_of_loop
 from .stacked import members_of
 from .tensors import check_parameters, values_of
@@ -100,7 +102,8 @@ class Optimizer(torch.optim.Optimizer):
         chain = integer(where, "chain", key.first_chain, most=streams.GROUP - 1)
         self.sampler = Sampler(where, step, key.seed, chain, backend, capturable)
         self.held: list[torch.Tensor] = []  # parameters that were frozen when they were given
-        check_names(where, step, type(self).__init__, parameters)
+        check_names(where, (), step.parameters, [*inspect.signature(type(self).__init__).parameters, *BOOKKEPT])
+        check_names(where, parameters, step.parameters, SETTINGS)
         self._begin()
         own = {
             "lr": lr,
@@ -359,7 +362,7 @@ class Optimizer(torch.optim.Optimizer):
 def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:
     """The step that leaves blocks and adapted quantities of these names unchanged; it begins after its gradient."""
     step = integrators.compile(recipe, freeze=freeze, **how)
-    check_target(where, recipe)
+    check_one_vector(recipe, where, do="Take a recipe of one real vector, or samplers.sample; an Ensemble has chains.")
     adapt = {a: update for a, update in recipe.adapt.items() if a.name not in step.frozen}
     program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
     return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)

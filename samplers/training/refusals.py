@@ -1,16 +1,12 @@
 """What an Optimizer refuses or warns of when it is made: its arguments, its recipe, and frozen parameters."""
 
-import inspect
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from integrators.step import Step
 from recipe import Recipe
-from recipe.errors import RecipeError, did_you_mean, warn
-
-from .rates import SETTINGS
+from recipe.errors import RecipeError, warn
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
 
@@ -24,30 +20,6 @@ def check_order(params: object, recipe: object) -> None:
         what = "the recipe is given first, in the place of the parameters"
         do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
         raise RecipeError("Optimizer", what, do=do)
-
-
-def check_target(where: str, recipe: Recipe) -> None:
-    """Refuses a recipe whose target cannot be weights."""
-    if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
-        names = ", ".join(b.name for b in recipe.targets)
-        what = f"the target is the blocks {names}, and a loop moves one set of weights"
-        raise RecipeError(where, what, do="Take a recipe of one, with an Ensemble for chains, or samplers.sample.")
-    if len(recipe.targets) > 1 or not recipe.target_is_vector:
-        raise RecipeError(where, "the target is made of explicit coordinates", do="Take a recipe of one vector block.")
-    target = recipe.targets[0]
-    if not target.domain.is_real:
-        raise RecipeError(where, f"{target} is {target.domain}, weights are not", do="Take another recipe.")
-
-
-def check_names(where: str, step: Step, arguments: Callable, given: Mapping[str, Any]) -> None:
-    """Refuses parameters named as those of the function `arguments`, and parameters that the recipe does not have."""
-    for name in step.parameters:
-        if name in inspect.signature(arguments).parameters or name in BOOKKEPT:
-            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
-    for name in given:
-        if name not in step.parameters:
-            known = [*step.parameters, *SETTINGS]
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, known))
 
 
 def warn_of_law(where: str, step: Step, capturable: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import integrators
+from integrators.requirements import check_one_vector
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
@@ -126,7 +127,9 @@ def tune(
     bias = number(where, "bias", bias, above=0, below=1)
     step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
-    _check_target(step.recipe, where)
+    check_one_vector(recipe, where, do=OURSELVES)
+    for s in recipe.operators:
+        raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
     step.check(1.0, temperature=temperature, **parameters)
     start, layout = given_state(
         step,
@@ -182,20 +185,6 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
         what = "what the noise of minibatches does is not known: the gradient does not enter beside a constant noise"
         raise RecipeError(where, what, do=f"Tune without batch_size. {OURSELVES}")
     return kick
-
-
-def _check_target(recipe: Recipe, where: str) -> None:
-    """Refuses targets of several blocks, of explicit coordinates, or with ends, and recipes with operators."""
-    if len(recipe.targets) > 1:
-        names = ", ".join(b.name for b in recipe.targets)
-        raise RecipeError(where, f"the target is the blocks {names}, whose scales and modes are apart", do=OURSELVES)
-    if not recipe.target_is_vector:
-        raise RecipeError(where, "the target is made of explicit coordinates", do=OURSELVES)
-    if not recipe.targets[0].domain.is_real:
-        what = f"{recipe.targets[0]} has ends, where U may be least without a mode"
-        raise RecipeError(where, what, do=OURSELVES)
-    for s in recipe.operators:
-        raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
 
 
 def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
