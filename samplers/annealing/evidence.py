@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import integrators
 from integrators.start import complete_state, stationary_start
@@ -18,11 +19,12 @@ from ..results.statistics import pareto_index
 from ..stock import named
 from ..target.data import Data
 from ..target.foreign import check_value, with_gradient
+from ..target.layout import by_block
 from ..target.model import Model
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
 from ..target.symbolic import energy_step
-from ..target.target import Target, check_energy_is_asked_for, data_of, one_chain, target_of
+from ..target.target import Target, check_energy_is_asked_for, data_of, target_of
 from ..target.traced import Traced
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
@@ -260,24 +262,23 @@ def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, posi
     try:
         return target_of(energy, [], position, law.layout, rows)
     except (RuntimeError, LookupError, TypeError, AttributeError) as error:
-        one = one_chain(position)
-        shapes = {name: tuple(x.shape) for name, x in one.items()} if isinstance(one, dict) else tuple(one.shape)
+        shapes = tree_map(lambda x: tuple(x.shape[1:]), position)
         what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"
         raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
 
 
 def _check_tails(target: Target, position: Position, where: str) -> None:
     """Refuses U that grows along a coordinate no faster than the logarithm, for which exp(-U) is not integrable."""
-    blocks = position if isinstance(position, dict) else {"": position}
-    for name, x in blocks.items():
+    leaves, form = tree_flatten(position)
+    for k, x in enumerate(leaves):
         sites = x[0].numel()
         axes = torch.eye(sites, dtype=x.dtype, device=x.device)[:AXES]
         axes = torch.cat([axes, -axes])
         levels = []
         for r in FAR:
-            at = {b: y[:1].expand(len(axes), *y.shape[1:]) for b, y in blocks.items()}
-            at[name] = at[name] + r * axes.reshape(len(axes), *x.shape[1:])
-            levels.append(target.at(at if isinstance(position, dict) else at[""], orders=VALUE).value.double())
+            at = [y[:1].expand(len(axes), *y.shape[1:]) for y in leaves]
+            at[k] = at[k] + r * axes.reshape(len(axes), *x.shape[1:])
+            levels.append(target.at(tree_unflatten(at, form), orders=VALUE).value.double())
         grown = levels[1] - levels[0]
         flat = (grown <= math.log(FAR[1] / FAR[0])) & levels[1].isfinite()
         if flat.any():
@@ -298,12 +299,16 @@ def _start(
 ) -> dict:
     """The state of chains drawn from the reference; RecipeError where U is not a number there."""
     z = law.start(seed, chains, first_chain)
-    target = z if isinstance(z, dict) else {step.recipe.targets[0].name: z}
     place = energies.at(z)
     lost = int((place.U.value.isnan() | (place.U.value == -math.inf)).sum())
     if lost:
         what = f"U is not a number at {lost} of {chains} draws of the reference"
         raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")
     return complete_state(
-        step, target, seed=seed, gradient=lambda _: place.gradient(0.0), parameters=parameters, first_chain=first_chain
+        step,
+        by_block(step.recipe, z),
+        seed=seed,
+        gradient=lambda _: place.gradient(0.0),
+        parameters=parameters,
+        first_chain=first_chain,
     )

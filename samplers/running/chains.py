@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from integrators.adapting import Adapting
 from integrators.domains import in_domain
@@ -76,7 +77,13 @@ class Chains:
 
     def merged(self, new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
         """The state `new`, with the state `old` of lost chains."""
-        return _merged(self.alive, new, old) if self.diverged else new
+        if not self.diverged:
+            return new
+
+        def merge(x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+            return torch.where(self.alive.reshape(-1, *(1,) * (x.dim() - 1)), x, before)
+
+        return tree_map(merge, new, {name: old.get(name, x) for name, x in new.items()})
 
     def verdict(self, new: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """1 where a step loses no chain, else 0: a tensor `(1,)` on the device of the state."""
@@ -212,14 +219,3 @@ class Chains:
 def without_prefix(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): x for name, x in values.items() if name.startswith(prefix)}
-
-
-def _merged(alive: torch.Tensor, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for name, x in new.items():
-        before = old.get(name, x)
-        if isinstance(x, dict):
-            merged[name] = _merged(alive, x, before)
-        else:
-            merged[name] = torch.where(alive.reshape(-1, *(1,) * (x.dim() - 1)), x, before)
-    return merged

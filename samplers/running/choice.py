@@ -17,7 +17,7 @@ from .inputs import Inputs
 from .launches import Launches, kernel_of
 from .plan import Plan
 from .stepwise import Stepwise
-from .unrolled import Unrolled, UnrolledOnGPU, is_unrolled
+from .unrolled import Unrolled, is_unrolled
 
 # The least run that is worth the compilation of a kernel:
 STEPS = 10_000  # steps
@@ -46,7 +46,7 @@ def choose(
     kernel, reason = kernel_for(plan, state, inputs, keep, backend)
     if has_graph:
         reason = f"several steps in one CUDA graph; beside it {reason}"
-        return UnrolledOnGPU(inputs, keep, least, where, kernel), reason, inputs
+        return Unrolled(inputs, keep, least, where, kernel), reason, inputs
     return kernel, reason, inputs
 
 

@@ -16,7 +16,7 @@ equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Crook
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -41,42 +41,31 @@ SETTLED = 2.0  # standard errors by which twice the steps may change the estimat
 Blocks = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Worked:
-    """A step with its work, plain and Metropolised (`exact`), at step size `h`; `inputs`: those of both."""
-
-    plain: Step
-    exact: Step
-    h: float
-    temperature: float
-    inputs: Inputs
-    backend: str
-    where: str
-
-
-def worked(
-    stepped: Callable[..., Step], step: Step, h: float, temperature: float, inputs: Inputs, backend: str, where: str
-) -> Worked:
-    """The step of a run again, with its work; `stepped(freeze=, accept=)` compiles it. Raises RecipeError for none."""
-    plain = stepped(freeze=step.frozen, accept=False)
-    exact = stepped(freeze=step.frozen)
-    parameters = {name: x for name, x in inputs.parameters.items() if name in plain.parameters}
-    inputs = replace(inputs, target=inputs.target.of_steps([plain], where), parameters=parameters)
-    return Worked(plain, exact, h, temperature, inputs, backend, where)
-
-
 class Stretches:
-    """Chains in the law of the step and chains in exp(-H/T), whose states start stretches; `bar` counts the steps."""
+    """Chains in the law of the step and chains in exp(-H/T), whose states start stretches; `bar` counts the steps.
 
-    def __init__(self, worked: Worked, start: Blocks, bar: Bar) -> None:
+    `stage`, `inputs`, `backend`: those of the run; `stepped(freeze=, accept=)` compiles its step again, with the work,
+    plain and Metropolised (`exact_step`). Raises RecipeError for a step without a work.
+    """
+
+    def __init__(
+        self, stepped: Callable, stage: Stage, inputs: Inputs, backend: str, where: str, start: Blocks, bar: Bar
+    ) -> None:
+        still = stage.step.frozen
+        self.plain = stepped(freeze=still, accept=False)
+        self.exact_step = stepped(freeze=still)
+        parameters = {name: x for name, x in inputs.parameters.items() if name in self.plain.parameters}
+        self.inputs = replace(inputs, target=inputs.target.of_steps([self.plain], where), parameters=parameters)
+        self.backend = backend
+        self.where = where
+        self.run_h = self.h = stage.step_size(0)
+        self.temperature = stage.temperature(0)
         some = next(iter(start.values()))
         zero = some.new_zeros(len(some))
         turns = 1 - 2 * (torch.arange(len(some), device=some.device) % 2).to(some.dtype)
         own = {WORK.name: zero, ACCEPTED.name: zero}
-        self.worked = worked
         self.bar = bar
         self.number = STRETCH[0]
-        self.h = worked.h
         self.of_run = start | own | {DIRECTION.name: torch.ones_like(zero)}
         self.exact = start | own | {DIRECTION.name: turns}  # half of them in each direction
         self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
@@ -86,7 +75,7 @@ class Stretches:
         before = None
         while True:
             self._move_exact(steps)
-            self.of_run = self._move(self.worked.plain, self.of_run, self.worked.h, steps)
+            self.of_run = self._move(self.plain, self.of_run, self.run_h, steps)
             logs, variance = self._logs(steps)
             value, error = _mean(logs.sum(0))
             added, its_error = _mean(logs[1])
@@ -101,13 +90,13 @@ class Stretches:
     def _move_exact(self, steps: int) -> None:
         """Move the chains of exp(-H/T) for the time of 2 `steps` steps, at a step size halved until accepted."""
         for _ in range(HALVINGS):
-            number = math.ceil(2 * steps * self.worked.h / self.h)
+            number = math.ceil(2 * steps * self.run_h / self.h)
             self.exact |= {ACCEPTED.name: torch.zeros_like(self.exact[ACCEPTED.name])}
-            self.exact = self._move(self.worked.exact, self.exact, self.h, number)
+            self.exact = self._move(self.exact_step, self.exact, self.h, number)
             if float(self.exact[ACCEPTED.name].mean()) >= GOOD * number:
                 return
             self.h /= 2
-        raise RecipeError(self.worked.where, f"no step size down to {self.h:.2g} is accepted", do="Look at H.")
+        raise RecipeError(self.where, f"no step size down to {self.h:.2g} is accepted", do="Look at H.")
 
     def _move(self, step: Step, state: Blocks, h: float, steps: int) -> Blocks:
         chains, _ = self._moved(step, state, h, steps)
@@ -117,18 +106,17 @@ class Stretches:
 
     def _moved(self, step: Step, state: Blocks, h: float, steps: int) -> tuple[Chains, torch.Tensor]:
         """Chains after `steps` steps, and their work over T in each half of the steps, `(2, chains)`."""
-        worked = self.worked
-        chains = Chains(step.recipe, dict(state), worked.where)
-        size = Setting("step size", h, 0, worked.where)
-        temperature = Setting("temperature", worked.temperature, 0, worked.where)
+        chains = Chains(step.recipe, dict(state), self.where)
+        size = Setting("step size", h, 0, self.where)
+        temperature = Setting("temperature", self.temperature, 0, self.where)
         stage = Stage(Phase(steps), step, size, temperature, self.number, 0, 1)
         plan = Plan((stage,), False)
-        kernel, _ = kernel_for(plan, chains.state, worked.inputs, (WORK.name,), worked.backend)
+        kernel, _ = kernel_for(plan, chains.state, self.inputs, (WORK.name,), self.backend)
         halves = torch.zeros(2, len(chains), dtype=torch.float64, device=chains.alive.device)
         done = 0
         self.bar.total += steps
         for moves in drive(plan, chains, kernel):
-            works = moves.kept[WORK.name].to(torch.float64) / worked.temperature
+            works = moves.kept[WORK.name].to(torch.float64) / self.temperature
             left = max(steps // 2 - done, 0)
             halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])
             done += moves.steps
@@ -141,12 +129,12 @@ class Stretches:
         for start in (self.of_run, self.exact):
             twice = {name: torch.cat([x, x]) for name, x in start.items()}
             twice[DIRECTION.name] = torch.full_like(twice[DIRECTION.name], -1)
-            chains, halves = self._moved(self.worked.plain, twice, self.worked.h, steps)
+            chains, halves = self._moved(self.plain, twice, self.run_h, steps)
             self.alive &= chains.alive.reshape(2, -1).all(0)
             works.append(halves.cumsum(0).unflatten(1, (2, -1)))
         self.number += steps
         if int(self.alive.sum()) < 2:
-            raise RecipeError(self.worked.where, "chains of the step are lost", do="Take a smaller step size.")
+            raise RecipeError(self.where, "chains of the step are lost", do="Take a smaller step size.")
         one, other = torch.stack(works)[..., self.alive].unbind(2)  # (laws, halves, starts)
         spread = (one - other).square() / 2
         logs = (-(one + other) / 2 + spread / 2).diff(dim=0)[0] / -2

@@ -166,20 +166,17 @@ class Rungs(Chains):
 class SideBySide:
     """The kernel of all rungs, by one kernel per rung; every call of `advance` ends with all rungs at the same step."""
 
-    def __init__(self, kernels: Sequence[Kernel], temperatures: Sequence[float]) -> None:
+    def __init__(self, kernels: Sequence[Kernel], plans: Sequence[Plan]) -> None:
         self.kernels = kernels
-        self.temperatures = temperatures
+        self.stages = {own[0].first: own for own in zip(*(plan.stages for plan in plans))}
         self.backend = kernels[0].backend
-        self.of_rungs: tuple[Stage, list[Stage]] | None = None
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
         """Make the steps of all rungs up to step `end`, or `SEEN` of them; returns the moves of the first rung."""
         assert isinstance(chains, Rungs)
-        if self.of_rungs is None or self.of_rungs[0] is not stage:
-            self.of_rungs = stage, [_at(stage, T) for T in self.temperatures]
         end = min(end, done + SEEN)
         moves: list[Moves] = []
-        for kernel, rung, own in zip(self.kernels, chains.all, self.of_rungs[1]):
+        for kernel, rung, own in zip(self.kernels, chains.all, self.stages[stage.first]):
             each: list[Moves] = []
             while (at := done + sum(some.steps for some in each)) < end:
                 each.append(kernel.advance(rung, own, at, end))
@@ -235,12 +232,8 @@ class Swaps:
             rungs.taken[r] += int(swapped.sum())
 
     def _values(self, chains: Chains) -> torch.Tensor:
-        at = position_of(chains.recipe, chains.state)
-        value = self.inputs.target.at(at, orders=VALUE).value
-        if value is not None:
-            return value
-        some = next(iter(at.values())) if isinstance(at, dict) else at
-        return some.new_zeros(len(some))
+        value = self.inputs.target.at(position_of(chains.recipe, chains.state), orders=VALUE).value
+        return chains.state[chains.recipe.targets[0].name].new_zeros(len(chains)) if value is None else value
 
 
 def side_by_side(
@@ -253,7 +246,7 @@ def side_by_side(
         own = replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG)  # independent noise
         states.append(whole_state(plan.step, dict(start), own, T))
         kernels.append(kernel_for(plan, states[-1], own, () if r else keep, backend))
-    kernel = SideBySide([kernel for kernel, _ in kernels], ladder.temperatures)
+    kernel = SideBySide([kernel for kernel, _ in kernels], plans)
     return Rungs(ladder, plans[0], states, where), kernel, kernels[0][1]
 
 

@@ -6,11 +6,9 @@ from typing import Any
 import torch
 
 from integrators import networks, operator_checks, operators
-from recipe import Recipe
 
 from ..files import storage
 from ..target.data import Data
-from ..target.layout import Layout
 from .inputs import Inputs
 from .plan import Plan
 
@@ -25,6 +23,8 @@ def fingerprint(plan: Plan, inputs: Inputs, start: Mapping, keep: list[str], bac
     `start`: the blocks of `init`; `keep`: the names of the kept blocks; `ladder`: the temperatures side by side.
     """
     data: Data | None = inputs.target.data
+    coordinates = inputs.layout.coordinates
+    values = networks.values_of(plan.step.recipe)
     return _plain(
         {
             "recipe": str(plan.step.recipe),
@@ -41,27 +41,17 @@ def fingerprint(plan: Plan, inputs: Inputs, start: Mapping, keep: list[str], bac
             "seed": inputs.seed,
             "start": start,
             "tensors": inputs.layout.shapes,
-            **_of_coordinates(inputs.layout),
+            **({} if coordinates is None else {"coordinates": [str(coordinates), coordinates.account()]}),
             "keep": keep,
             "first_chain": inputs.first_chain,
             "backend": backend,
             "parameters": operator_checks.at_start(plan.step.recipe, inputs.parameters, start),
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
-            **_of_networks(plan.step.recipe),
+            **({"networks": values} if values else {}),
             **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.swap_every}),
         }
     )
-
-
-def _of_networks(recipe: Recipe) -> dict:
-    values = networks.values_of(recipe)
-    return {"networks": values} if values else {}
-
-
-def _of_coordinates(layout: Layout) -> dict:
-    coordinates = layout.coordinates
-    return {} if coordinates is None else {"coordinates": [str(coordinates), coordinates.account()]}
 
 
 def _plain(x: Any) -> Any:

@@ -17,6 +17,7 @@ from .chains import Chains, Diverged
 from .drive import Moves
 from .inputs import Inputs
 from .plan import Stage
+from .stepwise import StepCall
 
 FIRST = 64  # steps of the first launch
 MOST = 100_000  # steps of a launch
@@ -89,11 +90,8 @@ class Launches:
         at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
         inputs = self.inputs.of_chain(chain)
         h, T = settings[number - first].tolist()
-        drawn = step.drawn(inputs.key(number), at)
-        arguments = step.arguments(noise=drawn, **inputs.evaluations(number, 1).functions())
-        spelled = step.spelled({"temperature": T, "step_number": number, **inputs.constants})
-        with torch.no_grad():
-            new = step.function(at, h, **arguments, **spelled)
+        again = StepCall(step, inputs.evaluations(number, 1).functions(), inputs)
+        new = again(at, number, step.drawn(inputs.key(number), at), h, T)
         return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
 

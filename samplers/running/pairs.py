@@ -20,7 +20,7 @@ from ..results.heat import heat_of
 from ..results.pairs import Moments, Pairs, Slopes
 from ..target.layout import by_block, position_of
 from .chains import Chains
-from .divergence import Stretches, worked
+from .divergence import Stretches
 from .inputs import Evaluations, Inputs, OfStep
 from .plan import Plan
 from .stepwise import StepCall
@@ -289,10 +289,9 @@ class PairedRun:
         if self.stepped is None:
             return Divergence(None, 0.0, reason=f"there is no work of one {stage.step.program.scope}")
         try:
-            settings = stage.step_size(0), stage.temperature(0), self.inputs, self.backend, f"{self.where}, accuracy"
-            steps_with_work = worked(self.stepped, stage.step, *settings)
             with Bar(f"{self.recipe.name}, divergence", 0, shown=progress) as bar:
-                return Stretches(steps_with_work, self._start(draws, chain, draw), bar).settle(steps, most)
+                of_run = self.stepped, stage, self.inputs, self.backend, f"{self.where}, accuracy"
+                return Stretches(*of_run, self._start(draws, chain, draw), bar).settle(steps, most)
         except RecipeError as error:
             return Divergence(None, 0.0, reason=error.what)
 

@@ -31,30 +31,39 @@ class Unrolled:
     """Moves chains by a compiled graph of several steps; lost chains are found after each graph.
 
     `inputs`: those of the steps, with a gradient that torch can compile; `keep`: the names of the blocks whose values
-    are handed on; `least`: the steps of a stage that is worth the compilation. Graphs begin at multiples of `AT_ONCE`.
-    Where torch cannot compile the steps, or a chain is lost, chains move step by step.
+    are handed on; `least`: the steps of a stage that is worth the compilation; `beside`: the kernel of the steps beside
+    CUDA graphs on a GPU, None for graphs of torch.compile. Graphs begin at multiples of `AT_ONCE`. Where there is no
+    graph, or a chain is lost, chains move step by step.
     """
 
     backend = "torch"
 
-    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str) -> None:
+    def __init__(
+        self, inputs: Inputs, keep: Sequence[str], least: int, where: str, beside: Kernel | None = None
+    ) -> None:
         self.inputs = inputs
         self.keep = keep
         self.least = least
-        self.stepwise: Kernel = Stepwise(inputs, keep)
+        self.on_gpu = beside is not None
+        self.stepwise: Kernel = beside or Stepwise(inputs, keep)
         self.where = where
         self.stage: Stage | None = None
         self.first = 0
         self.graph: Several | None = None
         self.steps: Iterator[OfStep] = iter(())
 
-    def compile(self, several: Several) -> Several:
-        """The compiled function `several`; errors of compilation are raised at its first call."""
-        return torch.compile(several, dynamic=False, fullgraph=True)
+    def _compiled(self, several: Several) -> Several:
+        """The graph of the function `several`; errors of compilation, or of capture, are raised at its first call."""
+        if not self.on_gpu:
+            return torch.compile(several, dynamic=False, fullgraph=True)
+        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)])
 
-    def give_up(self, reason: str) -> None:
-        """Move chains step by step from here on, as there is no graph."""
-        self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
+    def _give_up(self, reason: str) -> None:
+        """Move chains step by step from here on, as there is no graph; on a GPU with a warning."""
+        if self.on_gpu:
+            warn(f"{self.where}: no CUDA graph has several steps, they are made one by one: {reason}")
+        else:
+            self.stepwise = Stepwise(self.inputs.compiled(self.where), self.keep)
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
         """Make the steps of a graph where a graph begins and ends before `end`, else steps of `stepwise`."""
@@ -87,13 +96,13 @@ class Unrolled:
             numbers = range(stage.first + done, stage.first + stage.steps)
             target = chains.state[chains.recipe.targets[0].name]
             self.steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
-            self.graph = self.compile(several)
+            self.graph = self._compiled(several)
         of_steps = list(islice(self.steps, AT_ONCE))
         read = _read(of_steps)
         with torch.no_grad():
             reason = _fault(self.graph, several, chains.state, read) if is_new else ""
             if reason:
-                self.give_up(reason)
+                self._give_up(reason)
                 return None
             state, kept, total = self.graph(chains.state, *read)
         if not math.isfinite(total):
@@ -178,19 +187,3 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
         return ""
     except Exception as error:  # raised by the compiler, or for the lack of one
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-
-
-class UnrolledOnGPU(Unrolled):
-    """Moves chains by a CUDA graph of several steps; `stepwise` makes the steps between graphs, or all of them."""
-
-    def __init__(self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Kernel) -> None:
-        super().__init__(inputs, keep, least, where)
-        self.stepwise = stepwise
-
-    def compile(self, several: Several) -> Several:
-        """The CUDA graph of `several`; errors of capture are raised at its first call."""
-        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)])
-
-    def give_up(self, reason: str) -> None:
-        """Warn that there is no CUDA graph; `stepwise` makes all steps."""
-        warn(f"{self.where}: no CUDA graph has several steps, they are made one by one: {reason}")

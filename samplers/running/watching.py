@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from integrators.auxiliary import masses
 
+from ..target.layout import by_block
 from .chains import Chains
 from .inputs import Inputs
 from .plan import Plan
@@ -146,9 +147,7 @@ class Progress:
         recipe = self.chains.recipe
         if gradient is None or number < 4 or recipe.has_other_energy or recipe.has_several_potentials:
             return scalars
-        if torch.is_tensor(gradient):
-            gradient = {recipe.targets[0].name: gradient}
-        for name, g in gradient.items():
+        for name, g in by_block(recipe, gradient).items():
             of_chain = (state[name] * g)[alive].reshape(number, -1).mean(1)
             error = 2.6 * float(of_chain.std()) / number**0.5
             low, high = temperature - error, temperature + error

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
@@ -144,7 +145,7 @@ def target_of(
     if isinstance(energy, Energy):
         whole = Symbolic(steps, None if data is None else data.rows)
         return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
-    own = energy if position is None else tried(energy, one_chain(position), layout, data)
+    own = energy if position is None else tried(energy, of_chain(position, 0), layout, data)
     if needs_value:
         check_value(own, where, "a step reads values of U")
     if needs_curvature and isinstance(own, Foreign):
@@ -155,11 +156,6 @@ def target_of(
     if isinstance(own, Traced) and isinstance(own.function, Energies):
         return replace(target, **_by_potential(own, own.function, layout))
     return target
-
-
-def one_chain(position: Position) -> Position:
-    """The position of the first chain, without the axis of chains."""
-    return of_chain(position, 0)
 
 
 def energy_of(
@@ -186,7 +182,7 @@ def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
 
 def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, where: str) -> Data | None:
     """The data of a run, as columns for a symbolic energy; refused where data and energy do not match."""
-    like = next(iter(position.values())) if isinstance(position, dict) else position
+    like = tree_leaves(position)[0]
     rows = None if data is None else Data(data, batch_size, like=like)
     if rows is None and batch_size is not None:
         raise RecipeError(where, "batch_size without data", do="Pass data=(X, y).")
