@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
+CROWD = 4000  # points of a normal law at which the sign of a network is tried
 POINTS = 64  # number of points at which a network is tried
 
 
@@ -125,10 +126,11 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
         raise RecipeError(where, what, do="Write it in torch's functions, without detach() and no_grad().")
     if not y.isfinite().all():
         raise RecipeError(where, "it has values that are not finite", do="Bound its output.")
-    if sign == "positive" and not (y > 0).all():
-        raise RecipeError(
-            where, f"it is {float(y.detach().min()):.3g} somewhere, not positive", do="End it with Softplus()."
-        )
+    with torch.no_grad():
+        crowd = torch.randn(CROWD, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        least = min(float(y.min()), float(module(crowd.to(own.device, own.dtype)).min()))
+    if sign == "positive" and not least > 0:
+        raise RecipeError(where, f"it is {least:.3g} somewhere, not positive", do="End it with Softplus().")
     with torch.no_grad():
         again, alone = module(x), torch.cat([module(row[None]) for row in x])
     if not torch.allclose(again, y, rtol=1e-4, atol=1e-5):

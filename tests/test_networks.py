@@ -331,3 +331,11 @@ def test_a_run_goes_on_with_the_networks_that_it_began_with(tmp_path):
     assert torch.equal(drawn(1, 5)["theta"], first["theta"])
     with pytest.raises(RecipeError, match="networks"):
         drawn(3, 5)
+
+
+def test_a_network_that_is_negative_between_the_points_of_a_line_is_not_called_positive():
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        module = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+    with pytest.raises(RecipeError, match="somewhere, not positive"):
+        network(module, sign="positive")(theta, p)

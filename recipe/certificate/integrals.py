@@ -19,7 +19,7 @@ from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
 from ..results import Finding
 from ..symbols import OPAQUE, Potential, Total, masked
-from . import tails
+from . import surfaces, tails
 from .case import STATES, Answer, Case
 from .definite import least_value
 
@@ -55,7 +55,7 @@ def normalisable(case: Case) -> Answer:
     precisions = [g.precision.is_positive for g in gaussians]
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
     proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
-    answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or proper
+    answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or _pole(case) or proper
     if weighs_U:
         answer += ", for a U that grows as a square"
         verdict = "open" if verdict == "failed" and not _falls_with_U(rest) else verdict
@@ -97,6 +97,15 @@ def _improper(case: Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | 
     diagonal = case.over(1, rest.xreplace({e: n * e for e in rest.atoms(Total)}) / n)
     domains = {z: b.domain for z, b in zip(diagonal.coordinates, diagonal.blocks, strict=True) if b in blocks}
     return _flat_tail(diagonal.with_numbers_but(domains), domains, case.temperature)
+
+
+def _pole(case: Case) -> tuple[str, str] | None:
+    """The point towards which exp(-H/T) grows as fast as no integral allows, and the verdict; None if none is met."""
+    found = surfaces.pole(case.explicit)
+    if found is None:
+        return None
+    at = ", ".join(f"{z} = {x:.2g}" for z, x in list(found.items())[:SHOWN])
+    return f"exp(-H) has no finite integral: it grows as 1/distance, or faster, towards {at}", "failed"
 
 
 def _flat_tail(H: Expr, domains: dict[Symbol, Domain], at_temperature: float) -> tuple[str, str] | None:

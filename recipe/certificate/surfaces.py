@@ -1,4 +1,4 @@
-"""Search for surfaces that no chain crosses: there a D of full rank elsewhere vanishes, or H is infinite.
+"""Search for surfaces that no chain crosses, where a D of full rank elsewhere vanishes or H is infinite, and for poles.
 
 Random segments meet such a surface where the least eigenvalue of D is 0, or |H| has a peak without end. A point of a
 surface is part of a wall if Feller's integral of exp(H/T)/D_nn diverges along the normal n from both sides, or H itself
@@ -54,10 +54,29 @@ def wall(explicit: Explicit) -> Wall | None:
         zeros = [c for a, b in segments for c in _zeros(fields, a, b, usual)]
         searches.append((True, fields.root, zeros))
     if may_be_infinite:
-        searches.append((False, fields.energy, [c for a, b in segments for c in _peaks(fields, a, b)]))
+        searches.append((False, fields.energy, [c for a, b in segments for c in _peaks(fields.energy, a, b)]))
     for is_of_noise, field, points in searches:
         if len(points) >= POINTS and all(fields.is_wall(c, field) for c in points):
             return Wall(dict(zip(explicit.coordinates, map(float, points[0][0]), strict=True)), is_of_noise)
+    return None
+
+
+def pole(explicit: Explicit) -> dict[Symbol, float] | None:
+    """A point of a surface towards which exp(-H/T) grows as 1/distance or faster: its integral is infinite."""
+    if explicit.size > MOST or not may_make_infinite(explicit.H) or any(b.domain.is_discrete for b in explicit.blocks):
+        return None
+    fields = _Fields(explicit)
+    states = np.array(draws_inside(explicit.blocks, 2 * SEGMENTS, SEED))
+
+    def falling(z: np.ndarray) -> np.ndarray:
+        return -fields.energy(z)
+
+    for a, b in zip(states[::2], states[1::2], strict=True):
+        for point in _peaks(falling, a, b):
+            n = fields.normal(point, falling)
+            near, far = (falling(point[0][:, None] + n[:, None] * d)[0] for d in DISTANCES[:2])
+            if near - far > 0.95 * np.log(10):
+                return dict(zip(explicit.coordinates, map(float, point[0]), strict=True))
     return None
 
 
@@ -71,11 +90,11 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
     return [(a + (b - a) * at, b - a) for at in points[least(points) < TINY * usual]]
 
 
-def _peaks(fields: "_Fields", a: np.ndarray, b: np.ndarray) -> list[Point]:
-    """The points between a and b, (size,), at which H grows without end."""
+def _peaks(field: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
+    """The points between a and b, (size,), at which a field grows without end."""
 
     def energy(t: np.ndarray) -> np.ndarray:
-        return fields.energy(a[:, None] + (b - a)[:, None] * t)
+        return field(a[:, None] + (b - a)[:, None] * t)
 
     points = _dips(lambda t: -energy(t))
     at, near, far = (np.minimum(energy(points + d), energy(points - d)) for d in (0.0, 1e-5, 1e-3))
