@@ -327,7 +327,7 @@ def test_recipes_without_noise_have_none(R):
 @examples(15)
 def test_adaptations_and_jumps_are_added(R):
     assert [a.name for a in R.adapted] == ["V"]
-    assert all(R.H.diff(j.block, 3) == 0 and R.H.diff(j.block, 2) != 0 for j in R.jumps.values())
+    assert all(R.H.diff(b, 3) == 0 and R.H.diff(b, 2) != 0 for j in R.jumps.values() for b in j.blocks)
 
 
 def test_words_are_of_every_form():
