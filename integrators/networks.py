@@ -127,11 +127,11 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
     if not y.isfinite().all():
         raise RecipeError(where, "it has values that are not finite", do="Bound its output.")
     with torch.no_grad():
-        crowd = torch.randn(CROWD, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        least = min(float(y.min()), float(module(crowd.to(own.device, own.dtype)).min()))
-    if sign == "positive" and not least > 0:
-        raise RecipeError(where, f"it is {least:.3g} somewhere, not positive", do="End it with Softplus().")
-    with torch.no_grad():
+        if sign == "positive":
+            crowd = torch.randn(CROWD, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            least = min(float(y.min()), float(module(crowd.to(own.device, own.dtype)).min()))
+            if not least > 0:
+                raise RecipeError(where, f"it is {least:.3g} somewhere, not positive", do="End it with Softplus().")
         again, alone = module(x), torch.cat([module(row[None]) for row in x])
     if not torch.allclose(again, y, rtol=1e-4, atol=1e-5):
         raise RecipeError(where, "it has other values when it is called again", do="Call module.eval().")

@@ -1,6 +1,6 @@
 """Checks of the settings of a step, made before anything moves: step size, temperature, parameters, noise."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -9,9 +9,9 @@ from sympy import Expr, S, Symbol, lambdify
 
 from recipe import Recipe
 from recipe.algebra import entries
-from recipe.arguments import number
+from recipe.arguments import check_names, number
 from recipe.certificate import minimum_eigenvalue
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
 
@@ -20,16 +20,6 @@ from .variates import Drawn, GammaVariate
 
 SITES = 2048  # number of sites of per-site parameters at which a matrix is checked
 POINTS = 64  # number of values of the blocks at which a matrix is checked
-
-
-def check_names(where: str, given: Iterable[str], known: Collection[str], arguments: Collection[str] = ()) -> None:
-    """Refuse `given` parameters that are not `known`, and known ones that bear the names of `arguments`."""
-    for name in known:
-        if name in arguments:
-            raise RecipeError(where, f"the parameter '{name}' bears the name of an argument", do="Rename it.")
-    for name in given:
-        if name not in known:
-            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, [*known, *arguments]))
 
 
 def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Mapping, *, needs_heat: bool) -> None:
@@ -101,14 +91,14 @@ def check_one_potential(recipe: Recipe, where: str) -> None:
         raise RecipeError(where, f"this is for one U of the target, and H has {names}", do="Write one U for their sum.")
 
 
-def check_one_vector(recipe: Recipe, where: str, *, do: str) -> None:
-    """Refuse a target that is not one vector block without ends."""
+def check_one_vector(recipe: Recipe, where: str, *, several: str, ends: str, do: str) -> None:
+    """Refuse a target that is not one vector block without ends; `several`, `ends`: what is wrong with these."""
     if len(recipe.targets) > 1 and all(b.is_vector for b in recipe.targets):
-        what = f"the target is the blocks {', '.join(b.name for b in recipe.targets)}, and this is for one"
+        what = f"the target is the blocks {', '.join(b.name for b in recipe.targets)}, {several}"
     elif not recipe.target_is_vector:
         what = "the target is made of explicit coordinates"
     elif not recipe.targets[0].domain.is_real:
-        what = f"{recipe.targets[0]} has ends: it is {recipe.targets[0].domain.in_words}"
+        what = f"{recipe.targets[0]} has ends, {ends}: it is {recipe.targets[0].domain.in_words}"
     else:
         return
     raise RecipeError(where, what, do=do)

@@ -4,12 +4,13 @@ A bool is no number. An error reads `where: name is an integer >= 1, got 0. Pass
 message, `do` the advice.
 """
 
+from collections.abc import Collection, Iterable
 from math import isfinite
 from numbers import Integral
 from operator import ge, gt, index, le, lt
 from typing import Any, cast
 
-from .errors import RecipeError
+from .errors import RecipeError, did_you_mean
 
 Kinds = type | tuple[type, ...]
 
@@ -129,3 +130,19 @@ def _in_words(kind: str, bounds: dict[str, Any]) -> str:
 def _refusal(where: str, name: str, value: Any, kind: str, what: str | None, do: str | None) -> RecipeError:
     what = f"{name} is {kind}, got {value!r}" if what is None else what
     return RecipeError(where, what, do=f"Pass {name}=..." if do is None else do)
+
+
+def check_names(
+    where: str, given: Iterable[str], known: Collection[str], arguments: Collection[str] = (), of: str = ""
+) -> None:
+    """Refuse `given` parameters that are not `known`, and known ones that bear the names of `arguments`.
+
+    `of`: words for the owner of the arguments.
+    """
+    for name in known:
+        if name in arguments:
+            what = f"the parameter '{name}' bears the name of an argument{of}"
+            raise RecipeError(where, what, do="Rename it.")
+    for name in given:
+        if name not in known:
+            raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, [*known, *arguments]))

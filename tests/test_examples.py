@@ -184,10 +184,7 @@ SAMPLERS = "SGHMC", "cyclical SGHMC", "pSGLD", "ATMC"
 
 @pytest.mark.slow
 def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_path, capsys, float32):
-    """Of every sampler the NLL falls and permuted digits are told apart better; seeds are fixed in the example.
-
-    A cycle ends in a mode, whose NLL a quick average of modes may miss by its sampling error.
-    """
+    """Of every sampler the NLL falls and permuted digits are told apart better; seeds are fixed in the example."""
     import digits
 
     result = digits.main(["--quick", "--runs", "2", "--out", str(tmp_path)])
@@ -198,8 +195,7 @@ def test_digits_are_classified_better_by_the_average_than_by_the_last_draw(tmp_p
     for name in names:
         last, average = scores[name, "last"], scores[name, "average"]
         assert average.accuracy > 0.85 and 0 < average.ece < 0.25 and average.entropy < average.entropy_permuted, name
-        most = last.nll + (0.02 if name == "cyclical SGHMC" else 0)
-        assert name not in SAMPLERS or average.nll < most and average.auc > last.auc, name
+        assert name not in SAMPLERS or average.nll < last.nll and average.auc > last.auc, name
     noiseless, sgd = scores["SGHMC, no noise", "average"], scores["SGD", "average"]
     assert abs(noiseless.nll - sgd.nll) < 0.01  # at T = 0 the words of SGHMC are SGD, from other momenta
 

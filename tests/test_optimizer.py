@@ -721,7 +721,7 @@ def test_several_potentials_and_several_targets_are_refused_with_what_to_do():
     with pytest.raises(RecipeError, match="H has U_fast, U_slow, .* Declare one potential for the sum of the losses"):
         Optimizer(parameters(), two, num_data=DATA, step_size=1e-3)
     both = Recipe(name="both", state=(x, y), target=(x, y), H=sum(copies(x, y)), D={x: 1, y: 1})
-    with pytest.raises(RecipeError, match="the blocks x, y, and this is for one. .*an Ensemble"):
+    with pytest.raises(RecipeError, match="the blocks x, y, and a loop moves one set of weights. .*an Ensemble"):
         Optimizer(parameters(), both, num_data=DATA, step_size=1e-3)
 
 

@@ -159,7 +159,7 @@ def test_a_symbolic_energy_a_spread_and_a_target_with_ends_are_refused():
         sample(SGLD, Energy((x, y), U=-log(x) - log(y)), **how)
     with pytest.raises(RecipeError, match="off the simplex: .* leave spread out"):
         sample(SGLD, torch.sum, **how | {"init": samplers.Start(how["init"], spread=0.1)})
-    with pytest.raises(RecipeError, match="has ends"):
+    with pytest.raises(RecipeError, match="has ends, and coordinates go anywhere"):
         sample(samplers.SGRLDSimplex, torch.sum, **how)
 
 

@@ -92,7 +92,7 @@ def test_the_number_of_data_is_that_of_the_data():
 
 def test_a_parameter_named_like_an_argument_of_sample_is_refused_before_it_is_swallowed():
     R = Recipe(name="loud", state=(theta,), H=potential(theta), D={theta: positive("progress", default=2.0)})
-    with pytest.raises(RecipeError, match="'progress' bears the name of an argument"):
+    with pytest.raises(RecipeError, match="'progress' bears the name of an argument of sample"):
         samplers.sample(R, bowl, init=torch.zeros(2), **quick)
 
 

@@ -229,7 +229,7 @@ ON_BATCH = {"fast": gaussian, "slow": lambda t, batch: (t**2).sum() * batch.mean
         (
             Recipe(name="copies", state=(X, Y), target=(X, Y), H=sum(copies(X, Y)), D={X: 1, Y: 1}),
             dict(energy=gaussian, init={"x": torch.ones(2), "y": torch.ones(2)}),
-            "the target is the blocks x, y, and this is for one. Give the step size",
+            "the target is the blocks x, y, whose scales and modes are apart. Give the step size",
         ),
     ],
     ids=["one energy", "one is missing", "minibatches", "copies"],

@@ -10,7 +10,7 @@ from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
-from ..arguments import integer, number
+from ..arguments import check_names, integer, number
 from ..bound import Bound
 from ..declared import temperature as T
 from ..derive import residual
@@ -64,9 +64,8 @@ def _check_arguments(
         if name not in entries:
             raise RecipeError(where, f"freeze names {name!r}, which is no block", do=did_you_mean(name, entries))
     parameters = {s.name: s for s in recipe.parameters}
+    check_names(where, values, parameters)
     for name, value in values.items():
-        if name not in parameters:
-            raise RecipeError(where, f"{name!r} is not a parameter", do=did_you_mean(name, parameters))
         above, least = (0 if parameters[name].is_positive else None), (0 if parameters[name].is_nonnegative else None)
         number(where, name, value, above=above, least=None if above == 0 else least, kinds=Real)
 

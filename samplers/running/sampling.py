@@ -11,11 +11,10 @@ import integrators
 from integrators import operator_checks
 from integrators.adapting import adapting
 from integrators.forms import parameters_like
-from integrators.requirements import check_names
 from integrators.step import Step
 from integrators.streams import RUN
 from recipe import Energy, Recipe
-from recipe.arguments import integer
+from recipe.arguments import check_names, integer
 from recipe.errors import RecipeError, did_you_mean
 
 from ..results.draws import Draws
@@ -272,7 +271,7 @@ def _check_plan(plan: Plan, step_size: Any, temperature: Any, parameters: Mappin
     if step_size == "auto":
         raise RecipeError(where, "the step size is a number here", do="Call samplers.sample, or samplers.tune.")
     step = plan.step
-    check_names(where, parameters, step.parameters, inspect.signature(sample).parameters)
+    check_names(where, parameters, step.parameters, inspect.signature(sample).parameters, " of sample")
     integer(where, "the number of steps", plan.length, most=RUN.stop)
     h = plan.stages[0].step_size(0) if callable(step_size) else step_size
     step.check(h, temperature=1.0 if callable(temperature) else temperature, **parameters)

@@ -383,7 +383,13 @@ def _check_coordinates(coordinates: Any, recipe: Recipe, energy: Any, scope: str
     if energy is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, there is no energy to map", do="Write it in H.")
     check_one_potential(recipe, where)
-    check_one_vector(recipe, where, do="Leave coordinates out, or take a recipe of one real vector: it is z.")
+    check_one_vector(
+        recipe,
+        where,
+        several="and coordinates are of one",
+        ends="and coordinates go anywhere",
+        do="Leave coordinates out, or take a recipe of one real vector: it is z.",
+    )
     if scope != "chain":
         raise RecipeError(where, f"coordinates are of a chain as a whole, not per {scope}", do="Leave scope out.")
     if any(o.is_vector for o in recipe.observations):

@@ -16,10 +16,10 @@ from sympy.core.function import AppliedUndef
 
 import integrators
 from integrators.program import DERIVATIVES
-from integrators.requirements import check_names
 from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
+from recipe.arguments import check_names
 from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, is_site, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T

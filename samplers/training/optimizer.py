@@ -11,11 +11,11 @@ import torch.optim.optimizer as torch_optimizers
 import integrators
 from integrators import noise, operators, streams
 from integrators.optimizer_form import optimizer_form
-from integrators.requirements import check_names, check_one_vector
+from integrators.requirements import check_one_vector
 from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
-from recipe.arguments import integer, number
+from recipe.arguments import check_names, integer, number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..results.findings import Report
@@ -362,7 +362,13 @@ class Optimizer(torch.optim.Optimizer):
 def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:
     """The step that leaves blocks and adapted quantities of these names unchanged; it begins after its gradient."""
     step = integrators.compile(recipe, freeze=freeze, **how)
-    check_one_vector(recipe, where, do="Take a recipe of one real vector, or samplers.sample; an Ensemble has chains.")
+    check_one_vector(
+        recipe,
+        where,
+        several="and a loop moves one set of weights",
+        ends="and weights have none",
+        do="Take a recipe of one real vector, or samplers.sample; an Ensemble has chains.",
+    )
     adapt = {a: update for a, update in recipe.adapt.items() if a.name not in step.frozen}
     program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
     return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)

@@ -127,7 +127,8 @@ def tune(
     bias = number(where, "bias", bias, above=0, below=1)
     step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
-    check_one_vector(recipe, where, do=OURSELVES)
+    apart, modeless = "whose scales and modes are apart", "where U may be least without a mode"
+    check_one_vector(recipe, where, several=apart, ends=modeless, do=OURSELVES)
     for s in recipe.operators:
         raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
     step.check(1.0, temperature=temperature, **parameters)
