@@ -134,6 +134,18 @@ def test_an_evidence_is_a_function_of_the_seed_and_leaves_the_global_generator_a
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_the_integral_over_bridges_and_its_error_are_those_of_the_weights_for_chains_that_stand_still():
+    """Both estimates are log mean exp(-(U - R)) then: what is left is the quadrature over a dozen bridges."""
+    x = 2 * torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
+    still = (x**4 / 4 - x**2 / 8 - math.log(2 * math.sqrt(2 * math.pi))).expand(12, -1)
+    plan = bridges.Schedule(tuple(((k / 11) ** 2 for k in range(12))), (1.0,) * 12, 1.0)
+    result = estimated(still, plan, 1.0)
+    weights = (-still[0]).softmax(0)
+    exact = float((weights - 1 / 4000).square().sum().sqrt())
+    assert abs(result.integral - result.log_evidence) < 0.2 * exact
+    assert exact < result.integral_error < 1.1 * exact
+
+
 # ---- mistakes
 
 
