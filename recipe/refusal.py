@@ -269,7 +269,8 @@ def _corners(recipe: Dynamics) -> Refusals:
         if rough or slope.has(S.NaN, S.ComplexInfinity):
             kink = rough[0].args[0] if rough else slope
             what = f"it is undefined where {kink} = 0, because {entry} has no derivative there"
-            yield f"Gamma[{recipe.state[i]}]", what, "Use a smooth function."
+            do = "Use a function with a continuous slope, such as sqrt(1 + theta**2)."
+            yield f"Gamma[{recipe.state[i]}]", what, do
 
 
 def _discontinuities(recipe: Dynamics) -> Refusals:
@@ -279,7 +280,7 @@ def _discontinuities(recipe: Dynamics) -> Refusals:
         for choice in e.atoms(Piecewise):
             if not is_continuous(choice, blocks):
                 what = f"{choice} is not seen to be continuous, and a jump has no derivative"
-                yield where, what, "Use a continuous function, or Max and Min."
+                yield where, what, f"Use a continuous function{'' if where[0] == 'D' else ', or Max and Min'}."
         for jump in e.atoms(sign, Heaviside):
             if jump.free_symbols & set(blocks):
                 what = f"{jump} is not continuous, and a jump has no derivative"

@@ -64,7 +64,8 @@ def _redrawn(recipe: Dynamics, where: str, blocks: tuple[Block, ...]) -> Refusal
         if len(laws) < len(blocks) or any(b in U.blocks for U in recipe.potentials for b in blocks):
             law = f"gibbs({blocks[0]}, laws.Gamma(...))"
             do = f"Only Gaussian and binary blocks can be refreshed: give its law, {law} say."
-            yield where, f"the law of {names} is not Gaussian, H is not quadratic in it", do
+            bounded = next((f"{b} is {b.domain.in_words}" for b in blocks if not b.domain.is_real), "")
+            yield where, f"the law of {names} is not Gaussian, {bounded or 'H is not quadratic in it'}", do
         elif any(g.precision.is_nonpositive for g in laws):
             yield where, f"exp(-H) has no finite integral over {names}", "Give each a confining energy."
         return

@@ -4,7 +4,7 @@ Each entry makes its Recipe when it is called, since some are refused when they 
 """
 
 import torch
-from sympy import Abs, Matrix, Max, Piecewise, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
+from sympy import Abs, Matrix, Max, Piecewise, Rational, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
 from torch.nn import Hardshrink, Linear, ReLU, Sequential, Softplus, Threshold
 
 from integrators.networks import network
@@ -22,6 +22,7 @@ from recipe import (
     real,
     refresh,
     scalar,
+    swap,
     temperature,
     total,
     vector,
@@ -88,6 +89,17 @@ def two(D, H=None, Q=None, **more):
     """Two explicit coordinates, a target both."""
     H = potential(x, y) if H is None else H
     return recipe("two", (x, y), H, D, Q or {}, target=(x, y), scheme="Euler", **more)
+
+
+def isotropic(noise, H=None):
+    """Two explicit coordinates of equal noise."""
+    return two({x: noise, y: noise}, H)
+
+
+def three(H):
+    """Overdamped motion of three explicit coordinates in a well."""
+    H += (x**2 + y**2 + z**2) / 2
+    return recipe("three", (x, y, z), H, dict.fromkeys((x, y, z), 1), target=(x, y, z), scheme="Euler")
 
 
 def momenta(H, **more):
@@ -196,6 +208,12 @@ BY_TOPIC = {
         "improper: a pole of a momentum": lambda: underdamped(U + total(p**2 / 2 + log(Abs(p)))),
         "improper: a pole inside of a box": lambda: overdamped((box + 1) * (2 - box), total(log(Abs(box - 1))), box),
         "improper: a pole of an angle": lambda: overdamped(1, total(log(1 - cos(angle - 1))), angle),
+        "improper: a pole at a point of the plane": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + log(x**2 + y**2)),
+        "improper: a pole at a point beside the middle": lambda: two(
+            {x: 1, y: 1}, (x**2 + y**2) / 2 + log((x - 1.25) ** 2 + (y + 2) ** 2)
+        ),
+        "improper: a pole along a line of three coordinates": lambda: three(log(x**2 + y**2) + (x - z) ** 2),
+        "improper: a pole where two sites are 0": lambda: overdamped(1, total(theta**2) / 2 + log(total(theta**2))),
         "improper: a marginal of a negative U": lambda: overdamped(1, -U, marginal=-U),
         "improper: thermostat of a cubic energy": lambda: thermostat(total(p**2) / 2 + n * xi**3 / 3),
         "reflection: mass without end at the end of a box": lambda: overdamped(1, 3 * total(log(box + 1)) / 2, box),
@@ -223,6 +241,24 @@ BY_TOPIC = {
         "reach: one noise for two coordinates": lambda: two(Matrix([[1, 1], [1, 1]])),
         "reach: noise along circles": lambda: two(Matrix([[y**2, -x * y], [-x * y, x**2]])),
         "reach: noise along ellipses": lambda: two(Matrix([[4 * y**2, -2 * x * y], [-2 * x * y, x**2]])),
+        "reach: a wall one sd from the middle of a wide law": lambda: overdamped(
+            1, total(theta**2 / 50 + 1 / (theta - 5) ** 2)
+        ),
+        "reach: a wall of momenta in a wide law": lambda: underdamped(
+            total(theta**2 / 50 + 1 / (theta - 5) ** 2 + p**2 / 2)
+        ),
+        "reach: a line without noise beside the middle": lambda: isotropic((x + y - 4) ** 2),
+        "reach: a line without noise through a narrow law": lambda: isotropic(
+            (x + y - Rational(1, 100)) ** 2, 5000 * (x**2 + y**2)
+        ),
+        "reach: a line without noise through a law far from 0": lambda: isotropic(
+            (x + y - 2001) ** 2, ((x - 1000) ** 2 + (y - 1000) ** 2) / 2
+        ),
+        "reach: a ring without noise of twice the law's width": lambda: isotropic((x**2 + y**2 - 4) ** 2),
+        "reach: a ring without noise in a wide law": lambda: isotropic((x**2 + y**2 - 400) ** 2, (x**2 + y**2) / 400),
+        "reach: charges held apart in a wide law": lambda: two(
+            {x: 1, y: 1}, (x**2 + y**2) / 50 - 2 * log(Abs(x - y - 6))
+        ),
         "reach: a wall at 0": lambda: overdamped(theta**2),
         "reach: two walls": lambda: overdamped((theta**2 - 2) ** 2 / (1 + theta**2) ** 2),
         "reach: friction of 0 by default": lambda: underdamped(U + total(p**2) / 2, nonnegative("C", default=0.0)),
@@ -305,6 +341,12 @@ BY_TOPIC = {
         "explosion: noise exp(x^2)": lambda: overdamped(exp(theta**2), total(theta**2) / 2),
         "explosion: Student under noise of the sixth power": lambda: overdamped(
             (1 + theta**2) ** 3, 2 * total(log(1 + theta**2))
+        ),
+    },
+    "definite": {  # D is negative where the law has mass
+        "definite: noise negative one sd from the middle": lambda: overdamped(1 - theta**2 / 25, total(theta**2) / 50),
+        "definite: noise negative along a diagonal of a wide law": lambda: two(
+            {x: 1 - (x + y) ** 2 / 5000, y: 1}, (x**2 + y**2) / 2000
         ),
     },
     "boundary": {  # chains leave, or are reflected where mass flows through (H.3)
@@ -391,7 +433,24 @@ def riemannian():
     )
 
 
+def thermostats_in_a_chain(links):
+    """A Nose-Hoover chain whose last thermostat has noise."""
+    first, *others = chain = [scalar(f"eta{k}") for k in range(links)]
+    H = U + total(p**2) / 2 + mu * (n * first**2 + sum(e**2 for e in others)) / 2
+    Q = {**TURNS, (p, first): p / (n * mu), (first, others[0]): first / mu}
+    Q |= {(a, b): a / mu for a, b in zip(others, others[1:])}
+    return recipe("chain", (theta, p, *chain), H, {chain[-1]: gamma}, Q)
+
+
 RIGHT = {
+    "a chain of five thermostats": lambda: thermostats_in_a_chain(5),
+    "noise for one of two blocks that change places": lambda: recipe(
+        "exchanged", (r, s), U_r + U_s / 2, {r: 1}, target=(r, s), jumps={"S": swap(r, s)}, scheme="Euler"
+    ),
+    "a pole of the plane that an integral allows": lambda: two(
+        {x: 1, y: 1}, (x**2 + y**2) / 2 + Rational(9, 10) * log(x**2 + y**2)
+    ),
+    "a pole at a point of three coordinates": lambda: three(log(x**2 + y**2 + z**2)),
     "an exponential law of a rate that theta sets": lambda: beside(
         rate, total(rate * (1 + theta**2) - log(1 + theta**2)), rate
     ),

@@ -22,7 +22,7 @@ from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces
 from .case import SITES, STATES, Answer, Case, couples_sites
-from .definite import least_eigenvalue
+from .definite import least_eigenvalue, least_in_bulk
 from .integrals import is_of_one_temperature, marginal, normalisable
 
 GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}
@@ -113,6 +113,8 @@ def definite(case: Case) -> Answer:
     value, where = least_eigenvalue(case.recipe, points=STATES)
     if where == "":
         return question, "by the signs of its entries", "proved"
+    if value >= -1e-12:
+        value, where = min((value, where), least_in_bulk(case.explicit))
     if value < -1e-12:
         return question, f"eigenvalue {value:.3g} at {where}", "failed"
     return question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked"
@@ -162,7 +164,7 @@ def boundary(case: Case) -> Answer:
                 return question, f"{leak}: exp(-H) does not stay", "failed"
             turning = ", ".join(str(b) for b in recipe.turned.get(end.block, ()))
             touched.append(f"{end.block} is reflected at {end.at:g}{' with ' if turning else ''}{turning}")
-        elif end.turns_back:
+        elif end.is_still:
             touched.append(f"{end.block} touches {end.at:g}, where D vanishes and turns it back")
         else:
             answer = f"{end.coordinate} reaches {end.at:g}, and leaves: Feller's integral of exp(H)/D converges there"
@@ -216,7 +218,7 @@ def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     D = case.recipe.D
     for end in ends.walls(case.one_site):
-        wall = f"no chain passes {end.coordinate} = {end.at:g}, where D vanishes"
+        wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.reason(end.is_still)}"
         if D.has(Total) and not ends.walls(case.explicit):
             return f"of one site {wall}; of more it may", "open"
         return f"{wall}: invariant, but not ergodic", "warning"
@@ -247,9 +249,13 @@ def _reached(case: Case) -> tuple[str, str]:
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving])
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"
+    if number < len(moving) and not len(missed):
+        return f"not decided: rank {number} of {len(moving)}, beyond which motions fade into rounding errors", "open"
     if number < len(moving):
         still = [b.domain.is_discrete for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])
+        if any(isinstance(jump, Swap) for jump in case.recipe.jumps.values()):
+            return f"without swaps it never reaches {directions}: whether swaps carry it there is not decided", "open"
         return f"it never reaches {directions}: invariant, but not ergodic", "warning"
     silent = reach.silent(explicit, refreshed)
     if silent is not None:

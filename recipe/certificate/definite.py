@@ -14,7 +14,9 @@ from ..declared import temperature
 from ..dynamics import Dynamics
 from ..random_points import random_value
 from ..symbols import OPAQUE, Total, masked
-from .explicit import written_out
+from .explicit import Explicit, written_out
+
+ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts as 0
 
 
 def couples_sites(A: ImmutableMatrix) -> bool:
@@ -31,6 +33,15 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     if not couples_sites(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
     return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
+
+
+def least_in_bulk(explicit: Explicit) -> tuple[float, str]:
+    """The least eigenvalue of D over states in the bulk of the law, and where."""
+    least = explicit.least_eigenvalues(explicit.bulk)
+    least[abs(least) < ROUNDED * explicit.function([sum(map(abs, explicit.D))])(explicit.bulk)[0]] = 0.0
+    worst = int(least.argmin())
+    at = zip(explicit.coordinates, explicit.bulk[:, worst], strict=True)
+    return float(least[worst]), ", ".join(f"{z} = {x:.3g}" for z, x in at)
 
 
 # A number, or several numbers that the points take in turn.
@@ -86,7 +97,7 @@ def _least(
         values = [np.broadcast_to(e, states.shape[1:]) for e in of_arrays([symbols], list(outside), cse=True)(states)]
     matrices = np.array(values, dtype=float).T.reshape(-1, *A.shape)
     least = np.linalg.eigvalsh(matrices)[:, 0]
-    least[abs(least) < 1e-12 * abs(matrices).max(axis=(1, 2))] = 0.0
+    least[abs(least) < ROUNDED * abs(matrices).max(axis=(1, 2))] = 0.0
     worst = int(np.nan_to_num(least, nan=np.inf).argmin())
     where = ", ".join(f"{s.name} = {v:.3g}" for s, v in zip(symbols, states[:, worst], strict=True))
     return float(least[worst]), where or "every state"

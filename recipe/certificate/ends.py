@@ -33,7 +33,7 @@ RAYS = 64  # number of rays on which coordinates that share their noise are foll
 ALIKE = 1.0  # largest difference of log A between rays that are alike
 LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
-NOTHING = 600.0  # rise of H/T above which exp(-H/T) is numerically 0
+NOTHING = 600.0  # rise of H/T above its least value at which exp(-H/T) is numerically 0
 GRID = 4001  # points of a coordinate scanned for walls, in x = sinh y to 1e5
 CUTS = 16  # parts of an interval in the search for a dip
 
@@ -45,7 +45,7 @@ class End:
     coordinate: str
     block: Block
     at: float
-    turns_back: bool = False  # whether D vanishes there, so that no mass leaves
+    is_still: bool = False  # whether D vanishes there, so that no mass leaves
 
 
 def reached_ends(explicit: Explicit) -> list[End]:
@@ -116,7 +116,8 @@ def walls(explicit: Explicit) -> list[End]:
     D = explicit.D.diagonal()
     varying = [z for z, own in zip(explicit.coordinates, D, strict=True) if z in own.free_symbols | infinite]
     noisy = [line for line in explicit.lines(STATES, varying) if has_noise(line)]
-    times = Counter(End(str(line.z), line.block, at) for line in noisy for at in walls_of(line))
+    met = ((line, at, noise_at(line, at, 1.0) == 0) for line in noisy for at in walls_of(line))
+    times = Counter(End(str(line.z), line.block, at, is_still) for line, at, is_still in met)
     closed = [end for end, number in times.items() if number == STATES]
     of_coordinate = Counter(end.coordinate for end in closed)
     return [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
@@ -237,18 +238,14 @@ def walls_of(line: Line) -> set[float]:
             deepest, nearest = (dips[np.argsort(by[dips])[:LOOKS]] for by in (values, abs(x)))
             dips = np.union1d(deepest, nearest)
             points += [round(float(at), 9) for at in lowest(depth, x[dips - 1], x[dips + 1])]
-    return {round(at, 5) + 0.0 for at in points if line.block.domain.contains(at) and is_wall(line, at)}
+    H = np.nan_to_num(line.H(x), nan=np.inf)
+    occupied = x[H <= H.min() + NOTHING]  # beyond them a wall cuts nothing off
+    return {round(at, 5) + 0.0 for at in points if occupied[0] < at < occupied[-1] and is_wall(line, at)}
 
 
 def is_wall(line: Line, at: float) -> bool:
-    """Whether no chain reaches a point from either side, and Q does not carry a chain across.
-
-    A point beside which exp(-H/T) is numerically 0 is not a wall, because nothing is cut off.
-    """
+    """Whether no chain reaches a point from either side, and Q does not carry a chain across."""
     beside = (1.0, -1.0)
-    H = line.H([line.state[line.i], *(at + side * np.exp(-NEAR) for side in beside)])
-    if (H[1:] - H[0] > NOTHING).any():
-        return False
     if not all(slope(line, at, side) >= FALLS for side in beside):
         return False
     crossing = line.drift([at + side * 1e-9 for side in beside])
@@ -258,7 +255,8 @@ def is_wall(line: Line, at: float) -> bool:
 def _scanned(domain: Domain) -> np.ndarray:
     """The points of a coordinate scanned for walls; shifted on a circle, to scan across its joined ends."""
     if not domain.is_compact:
-        return np.sinh(np.linspace(-12.0, 12.0, GRID))
+        x = np.sinh(np.linspace(-12.0, 12.0, GRID))
+        return x[x > float(domain.low)]
     return domain.inside(np.linspace(0.0, 1.0, GRID) + (0.1234 if domain.wraps else 0.0))
 
 

@@ -28,10 +28,13 @@ from ..symbols import OPAQUE, Partial, Potential, Total
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for
     from numpy import ndarray
+    from numpy.random import Generator
 
 SEED = 2015
 ROUNDING = 1e-12  # least eigenvalue above which a matrix is regular
 TRIES = 100  # draws of parameters that satisfy `requires`
+BULK = 20.0  # height of H/T above its least value up to which states count as bulk of the law
+STATES, FEW, ROUNDS = 2000, 20, 8  # number of states in the search for the bulk, of the best ones, and of its rounds
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,44 @@ class Explicit:
             slopes[i].append(derivative(e, self.coordinates[j]))
         divergence = ImmutableMatrix([Add(*own) for own in slopes])
         return self.temperature * divergence - self.Q * gradient
+
+    @cached_property
+    def bulk(self) -> "ndarray":
+        """Random states of the bulk of the law, (size, N), at every distance from its middle.
+
+        States of many scales move by differences of the best of them (Storn & Price 1997, Differential Evolution).
+        """
+        import numpy as np
+
+        draw = np.random.default_rng(SEED)
+        energy = self.function([self.H / self.temperature])
+        moves = np.array([not b.domain.is_discrete for b in self.blocks])[:, None]
+        scales = 10.0 ** draw.uniform(-2, 3, STATES)
+        states = np.array([_spread(b, scales, draw) for b in self.blocks])
+        for _ in range(ROUNDS):
+            H = np.nan_to_num(energy(states)[0], nan=np.inf)
+            low = np.partition(H, FEW)[FEW]
+            best = states[:, H <= low + BULK][:, : STATES // 2]
+            a, b, c = best[:, draw.integers(best.shape[1], size=(3, STATES - best.shape[1]))].swapaxes(0, 1)
+            moved = np.where(moves, a + draw.uniform(0, 1.5, a.shape[1]) * (b - c), a)
+            states = np.concatenate([best, np.where(self.contains(moved), moved, a)], axis=1)
+        return best[:, draw.permutation(best.shape[1])]
+
+    def contains(self, z: "ndarray") -> "ndarray":
+        """Whether states z, (size, N), lie inside of the domains, `(N,)`; once around for an angle."""
+        ends = [(float(b.domain.low), float(b.domain.high)) for b in self.blocks]
+        return sum((x < low) | (x > high) for x, (low, high) in zip(z, ends, strict=True)) == 0
+
+    def least_eigenvalues(self, z: "ndarray") -> "ndarray":
+        """The least eigenvalue of D at states z, (size, N), `(N,)`."""
+        import numpy as np
+
+        D = self._D(z).T.reshape(-1, self.size, self.size)
+        return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
+
+    @cached_property
+    def _D(self) -> Callable:
+        return self.function(self.D)
 
     def function(self, formulas: Sequence[Expr]) -> Callable:
         """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
@@ -149,6 +190,17 @@ def draw_inside(block: Block, draw: random.Random) -> float:
     if domain.is_compact:
         return domain.inside(0.2 + 0.6 * draw.random())
     return value if domain.is_real else 0.3 + abs(value)
+
+
+def _spread(block: Block, scales: "ndarray", draw: "Generator") -> "ndarray":
+    """Random values of a block at scales, `(N,)`: everywhere in a compact domain."""
+    domain = block.domain
+    if domain.is_discrete:
+        return draw.integers(domain.categories, size=len(scales)).astype(float)
+    if domain.is_compact:
+        return domain.inside(draw.random(len(scales)))
+    values = scales * draw.normal(size=len(scales))
+    return values if domain.is_real else abs(values)
 
 
 def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> list[list[float]]:

@@ -105,7 +105,7 @@ def _pole(case: Case) -> tuple[str, str] | None:
     if found is None:
         return None
     at = ", ".join(f"{z} = {x:.2g}" for z, x in list(found.items())[:SHOWN])
-    return f"exp(-H) has no finite integral: it grows as 1/distance, or faster, towards {at}", "failed"
+    return f"exp(-H) has no finite integral: it grows too fast towards {at}", "failed"
 
 
 def _flat_tail(H: Expr, domains: dict[Symbol, Domain], at_temperature: float) -> tuple[str, str] | None:

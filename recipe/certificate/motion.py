@@ -39,8 +39,9 @@ def rank_of_run(
     if not motion.width or motion.size > MOST or motion.is_opaque:
         return None
     intervals = min(math.ceil(INTERVALS * motion.size / motion.width), MOST_INTERVALS)
-    number, _ = rank_of(motion.velocity, motion.blocks, intervals, motion.width, lengths=LENGTHS)
-    return (number, min(motion.size, intervals * motion.width)) if number >= 0 else None
+    number, missed = rank_of(motion.velocity, motion.blocks, intervals, motion.width, lengths=LENGTHS)
+    full = min(motion.size, intervals * motion.width)
+    return (number, full) if number == full or len(missed) and number >= 0 else None
 
 
 class _Motion:

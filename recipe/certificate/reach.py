@@ -6,7 +6,7 @@ controls, at almost all controls (Sussmann & Jurdjevic 1972), so that one random
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -18,44 +18,53 @@ from ..algebra import at_one_site
 from ..calculus import expanded
 from ..declared import Block
 from ..dynamics import Dynamics
-from .explicit import SEED, Explicit, draws_inside
+from ..swaps import Swap
+from .explicit import Explicit
 
 INTERVALS = 3  # intervals of constant controls for each coordinate
-LENGTHS = (0.5, 1.5, 3.0)  # lengths of the paths in time: long paths separate high brackets from rounding errors
+LENGTHS = (0.5, 1.5, 3.0, 6.0)  # lengths of the paths in time: long ones separate high brackets from rounding
 STEP = 0.01  # largest Runge-Kutta step, so that its errors do not look like a motion
 REGIONS = 200  # number of states searched for a region without noise
 LEFT_WITHIN, PATIENT = 30.0, 0.04  # time in which the drift must leave such a region, and its steps
 SMALL = 1e-7  # singular values that count as 0, relative to the largest
+USUAL = 3.0  # length of the longest path where the rank is sure
+GAP = 300.0  # least ratio of two neighbouring singular values of which the lower one counts as 0
 
 
 def is_reached_by_form(recipe: Dynamics) -> bool:
-    """Whether positive noise reaches every block, one after the other, through constant couplings.
+    """Whether positive noise reaches every block, one after the other, through constant couplings and swaps.
 
     A reached block reaches another one if some derivative of the drift by the former is a nonzero constant in the row
-    of the latter, and 0 in all other rows that are not reached yet.
+    of the latter, and 0 in all other rows that are not reached yet; or if a swap exchanges the two.
     """
     if not recipe.D.is_diagonal():
         return False
+    jumps = [j for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive]
+    places = {a: b for j in jumps if isinstance(j, Swap) for a, b in j.places.items()}
     reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
-    reached |= {b for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive for b in j.redrawn}
-    while new := next((b for source in reached for b in [_next_reached(recipe, source, reached)] if b), None):
+    reached |= {b for j in jumps for b in j.redrawn}
+    while new := next((b for source in reached for b in _next_reached(recipe, source, reached, places)), None):
         reached.add(new)
     return reached >= {b for b in recipe.state if not b.domain.is_discrete}
 
 
-def _next_reached(recipe: Dynamics, source: Block, reached: set[Block]) -> Block | None:
-    """The block that `source` reaches by a constant derivative of the drift, or None."""
+def _next_reached(
+    recipe: Dynamics, source: Block, reached: set[Block], places: Mapping[Block, Block]
+) -> Iterator[Block]:
+    """The blocks that `source` reaches by a swap, or by a constant derivative of the drift."""
+    if source in places and places[source] not in reached:
+        yield places[source]
     slopes = {b: f for b, f in zip(recipe.state, recipe.drift, strict=True) if b not in reached}
     if not all(at_one_site(f).is_polynomial(source) for f in slopes.values()):
-        return None
+        return
     for _ in range(4):
         slopes = {b: expanded(f.diff(source)) for b, f in slopes.items()}
         moved = [b for b, f in slopes.items() if f != 0]
         if len(moved) == 1 and (source.is_vector or not moved[0].is_vector):
             slope = slopes[moved[0]]
             if slope.is_nonzero and not slope.has(*recipe.state):
-                return moved[0]
-    return None
+                yield moved[0]
+                return
 
 
 def described(explicit: Explicit, directions: np.ndarray) -> str:
@@ -94,20 +103,23 @@ def rank_of(
 ) -> tuple[int, np.ndarray]:
     """The rank of a path's endpoint as a function of its controls, and the unreached directions, as in `rank`.
 
+    A rank without a gap between what counts and what does not is a lower bound, and no direction is known as unreached.
     `velocity`: of states (size, N) and controls (width, N); `blocks`: of the coordinates.
     """
     draw = np.random.default_rng(seed)
-    size = len(blocks)
-    best = (-1, np.eye(size))
+    best = (-1, np.eye(len(blocks)))
     for length in lengths:
+        if length > USUAL and len(best[1]):
+            break
         start = np.array([_start(b, draw) for b in blocks])
         J = _sensitivities(start, draw.normal(size=(intervals, width)), length, velocity)
         if not np.isfinite(J).all():
             continue
         U, sizes, _ = np.linalg.svd(J)
-        number = int((sizes > SMALL * max(sizes[0], 1e-300)).sum()) if sizes[0] > 0 else 0
+        number = int((sizes > SMALL * sizes[0]).sum())
+        is_sure = number in (0, len(sizes)) or sizes[number - 1] > GAP * sizes[number]
         if number > best[0]:
-            best = number, U[:, number:].T
+            best = number, U[:, number:].T if is_sure else np.empty((0, len(blocks)))
         if number == min(J.shape):
             break
     return best
@@ -119,7 +131,7 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | Non
     Motion without noise may go in circles there, which a rank at a random state misses. Noise that depends on a binary
     block counts if it is nonzero at either value.
     """
-    states = np.array(draws_inside(explicit.blocks, REGIONS, SEED)).T
+    states = explicit.bulk[:, :REGIONS]
     binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
         if z in refreshed or not explicit.D[i, i].free_symbols:
