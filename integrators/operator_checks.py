@@ -9,6 +9,7 @@ from sympy import lambdify
 
 from recipe import Recipe
 from recipe import operators as declared
+from recipe.certificate.smoothness import jumps_beyond_rounding
 from recipe.errors import RecipeError
 from recipe.operators import KINDS, Applied, operators_of, parts
 
@@ -18,6 +19,8 @@ POINTS = 2  # number of chains near which a field of matrices is checked
 STEP = 6e-6  # step of a central difference, the third root of the rounding error
 ALIKE, ROUGH = 1e-6, 1e-4  # largest error of a divergence, and of two differences, relative to its terms
 NUMBERS = 2**22  # entries of matrices that are evaluated together
+FEW, CHUNK = 64, 256  # most sites of a matrix that is looked at along a line, and points that are looked at together
+SMOOTH = "Use a continuous function of theta: no floor, sign, comparison or argmax."
 
 
 def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,11 +121,12 @@ def _rounded(eigenvalues: torch.Tensor) -> torch.Tensor:
 
 
 def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse fields with matrices of another kind than declared, or with a wrong divergence.
+    """Refuse fields with matrices of another kind than declared, with a wrong divergence, or with jumps.
 
     Fields are checked at some of the chains and at points beside them, in float64, by central differences over d and
     2 d for a step d_j = 6e-6 max(1, |theta_j|). The tolerance of the divergence is 1e-6 of its terms and of the matrix,
     plus ten times the distance between the two differences; this distance may be 1e-4 of the terms and of the matrix.
+    Jumps are looked for on a line through the first chain, in matrices of few sites.
     """
     for M in recipe.fields:
         if M.at is None or values.get(M.name) is None:
@@ -138,6 +142,7 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
                 check_kind(where, M.matrix_kind, Dense(matrix))
             for point, divergence in zip(points, there.divergence, strict=True):
                 _check_divergence(where, values[M.name], point, divergence.double())
+            _check_jumps(where, values[M.name], x[0], noise[0])
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             if isinstance(error, RecipeError):
                 raise
@@ -183,6 +188,23 @@ def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence:
     if float(off[site]) > ALIKE * scale + 10 * apart:
         what = f"its divergence is {float(divergence[site]):.6g} at site {site}, but sum_j dM_ij/dtheta_j"
         raise RecipeError(where, f"{what} is {float(near[site]):.6g}", do="Mend the divergence, or the matrix.")
+
+
+def _check_jumps(where: str, value: Field, point: torch.Tensor, direction: torch.Tensor) -> None:
+    """Refuse a matrix that jumps on a line through a point: the flux at a jump is in no divergence."""
+    if point.numel() > FEW:
+        return
+    weights = 1 + torch.arange(point.numel() ** 2, device=point.device).cos().double()
+
+    def along(t: Any) -> Any:
+        steps = torch.as_tensor(t, dtype=point.dtype, device=point.device).reshape(-1, *[1] * point.dim())
+        entries = torch.vmap(value.matrix, chunk_size=CHUNK)(point + steps * direction).flatten(1)
+        return (entries @ weights).reshape(np.shape(t)).cpu().numpy()
+
+    for place, low, high in jumps_beyond_rounding(along):
+        at = ", ".join(f"{x:.3g}" for x in (point + place * direction).flatten()[:3].tolist())
+        what = f"its matrix jumps at theta = {at}{', ...' if point.numel() > 3 else ''}"
+        raise RecipeError(where, f"{what}, a sum of its entries from {low:.3g} to {high:.3g}", do=SMOOTH)
 
 
 def _differences(value: Field, point: torch.Tensor, step: float) -> tuple[torch.Tensor, float]:

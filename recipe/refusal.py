@@ -269,7 +269,7 @@ def _corners(recipe: Dynamics) -> Refusals:
         if rough or slope.has(S.NaN, S.ComplexInfinity):
             kink = rough[0].args[0] if rough else slope
             what = f"it is undefined where {kink} = 0, because {entry} has no derivative there"
-            do = "Use a function with a continuous slope, such as sqrt(1 + theta**2)."
+            do = "Use a smooth function, such as sqrt(1 + theta**2)."
             yield f"Gamma[{recipe.state[i]}]", what, do
 
 

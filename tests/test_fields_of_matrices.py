@@ -254,6 +254,9 @@ BAD = {
     "differences of its matrix do not settle": lambda: Field(
         lambda x: METRIC.matrix(x.float()), lambda x: METRIC.divergence(x)
     ),
+    "its matrix jumps at theta = ": lambda: Field(
+        lambda x: METRIC.matrix(x) + torch.eye(2, dtype=x.dtype) * (x.sum() > 3), METRIC.divergence
+    ),
     "its functions cannot be evaluated": lambda: Field(lambda x: x @ torch.ones(7), METRIC.divergence),
     "it is a function of theta, got": lambda: torch.eye(2),
     "and it is not given": lambda: Field(METRIC.matrix),

@@ -56,17 +56,27 @@ def is_smooth(e: Expr) -> bool:
 def jump_of_network(f: type[Bound]) -> str:
     """The first jump of a network along lines through its arguments, in words; empty if there is none."""
     draw = np.random.default_rng(SEED)
-    x = point(NAMED["real"], np.linspace(-9.0, 9.0, GRID) + 1e-4)
     for start, direction in draw.normal(size=(LINES, 2, f.family.arity)):
 
         def along(t: np.ndarray, start: np.ndarray = start, direction: np.ndarray = direction) -> np.ndarray:
             return f.on_arrays(*(a + b * t for a, b in zip(start, direction, strict=True)))
 
-        for place, (low, high) in _jumps_of(along, x, is_energy=True):
-            if abs(high - low) > ROUNDED * max(abs(low), abs(high)):
-                at = ", ".join(f"{value:.3g}" for value in start + direction * place)
-                return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
+        for place, low, high in jumps_beyond_rounding(along):
+            at = ", ".join(f"{value:.3g}" for value in start + direction * place)
+            return f"{f.family.name} jumps from {low:.3g} to {high:.3g} at {at}"
     return ""
+
+
+def jumps_beyond_rounding(function: Callable) -> Iterator[tuple[float, float, float]]:
+    """The jumps of a function of one number, (place, value below, value above), beyond rounding errors of float32.
+
+    >>> [[round(x, 3) for x in jump] for jump in jumps_beyond_rounding(lambda t: np.tanh(t) + (t > 1))]
+    [[1.0, 0.762, 1.762]]
+    """
+    x = point(NAMED["real"], np.linspace(-9.0, 9.0, GRID) + 1e-4)
+    for place, (low, high) in _jumps_of(function, x, is_energy=True):
+        if abs(high - low) > ROUNDED * max(abs(low), abs(high)):
+            yield place, low, high
 
 
 def undefined(explicit: Explicit) -> str:
