@@ -37,7 +37,7 @@ MORE = "Take more steps, or more chains: it falls as one over the root of their 
 
 @dataclass(frozen=True)
 class Figure:
-    """The errors of the mean or the sd of one coordinate, whose draws have the standard deviation `scale`.
+    """The errors of the mean or the sd of one coordinate; `scale`: the sd of the target, of the draws less its biases.
 
     `monte_carlo` is a standard error. A bias is the difference of the law of the draws to the target, estimated, with
     its standard error; None where it vanishes by construction. `law`: the value in the pairs, with its error.
@@ -56,7 +56,7 @@ class Figure:
     law_error: float = 0.0
 
     def in_sds(self, source: str) -> tuple[float, float]:
-        """A bias and its standard error in standard deviations; zeros where there is none."""
+        """A bias and its standard error in standard deviations of the target; zeros where there is none."""
         bias, error = getattr(self, source), getattr(self, f"{source}_error")
         return (0.0, 0.0) if bias is None else (bias / self.scale, error / self.scale)
 
@@ -97,7 +97,7 @@ class Accuracy(Findings):
         return NormalDist().inv_cdf(1 - LEVEL / (4 * len(self.figures)))
 
     def size(self, figure: Figure, source: str) -> float:
-        """The size of an error in standard deviations, that of a bias only where it is beyond its own error."""
+        """The size of an error in sd of the target, that of a bias only where it is beyond its own error."""
         if source == "monte_carlo":
             return figure.monte_carlo / figure.scale
         bias, error = figure.in_sds(source)
@@ -105,12 +105,12 @@ class Accuracy(Findings):
 
     @property
     def sizes(self) -> dict[str, float]:
-        """The largest Monte Carlo error, bias of the step and bias of the minibatches, in standard deviations."""
+        """The largest Monte Carlo error, bias of the step and bias of the minibatches, in sd of the target."""
         return {source: max(self.size(f, source) for f in self.figures) for source in SOURCES}
 
     @property
     def resolution(self) -> float:
-        """The size in standard deviations from which on a bias is seen in any of the figures."""
+        """The size in sd of the target from which on a bias is seen in any of the figures."""
         return self.threshold * max(f.in_sds(source)[1] for f in self.figures for source in ("step", "minibatches"))
 
     @property
@@ -279,13 +279,15 @@ def _figures(
     statistics = {"mean": x.mean((0, 1)), "sd": sd}
     errors = dict(zip(statistics, errors_of_moments(x, sizes)))
     biases = {} if pairs is None else _biases(name, pairs, order)
+    scale = sd - sum(x for key, x in biases.get("sd", {}).items() if key in SOURCES)
+    scale = scale.where(scale > 0, sd)
     for label, index in zip(labels(name, sd.shape), np.ndindex(sd.shape)):
         if not sd[index] > 0:
             continue
         for statistic, value in statistics.items():
             others = {key: float(numbers[index]) for key, numbers in biases.get(statistic, {}).items()}
             error = float(errors[statistic][index])
-            yield Figure(label, statistic, float(value[index]), float(sd[index]), error, **others)
+            yield Figure(label, statistic, float(value[index]), float(scale[index]), error, **others)
 
 
 def _biases(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:

@@ -99,9 +99,10 @@ class Pairs:
     def biases(self, name: str, order: int | None) -> dict[str, tuple[Moments, Excess, Excess]]:
         """The biases of mean and variance of the step, and of the minibatches, with the moments that have them.
 
-        With c = 2^p/(2^p - 1) for a step of order p, E_h - E_{h/2} + c (E_{h/2} - E_{h/4}), whose error has the
-        distance from c (E_h - E_{h/2}) in it; or this where there is no "finest". For a gradient of covariance V,
-        2 (E_V - E_{V/2}).
+        With c = 2^p/(2^p - 1) for a step of order p, b' = c (E_h - E_{h/2}), or where there is a "finest" the once and
+        twice extrapolated b = E_h - E_{h/2} + c (E_{h/2} - E_{h/4}) and b + (b - b')/(4^p - 1), whose error has the
+        distance from b in it: orders that follow p are 2p, as symmetric steps have even ones alone. For a gradient of
+        covariance V, 2 (E_V - E_{V/2}).
         """
         biases = {}
         coarse = self.moments["coarse"][name]
@@ -112,7 +113,8 @@ class Pairs:
             mean, variance = (Excess.of(c * x) for x in first)
             if "finest" in self.moments:
                 second = fine.less(self.moments["finest"][name])
-                mean, variance = (Excess.of(x + c * y, c * x) for x, y in zip(first, second))
+                once = [x + c * y for x, y in zip(first, second)]
+                mean, variance = (Excess.of(b + (b - c * x) / (4**order - 1), b) for b, x in zip(once, first))
             biases["step"] = coarse, mean, variance
         if "one" in self.moments:
             law = self.of_run(name)
