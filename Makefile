@@ -4,7 +4,7 @@ KILLS ?= 200
 JOBS ?= 1
 TESTS := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=100000 $(BIN)/python
 
-.PHONY: demo check test slow roundings versions lint format stock docs wheel scorecard bench gpu crashtest papers clean
+.PHONY: demo check test slow roundings versions lint format stock docs wheel scorecard calibration bench gpu crashtest papers clean
 
 demo: .venv/ready
 	$(BIN)/python examples/demo.py --out out/demo
@@ -53,6 +53,9 @@ clean:
 
 scorecard: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python tests/scorecard.py --out out/scorecard
+
+calibration: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/calibration.py
 
 bench: .venv/ready
 	$(BIN)/python tests/benchmarks/bench.py --out out/bench.json
