@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from sympy import Dummy
 
@@ -14,6 +15,7 @@ from recipe.symbols import Block, Partial, Potential, masked
 from .flow import Flow, solve
 from .jump import solve_jump
 from .lower import lower
+from .program import Program
 from .scheme import EULER, Scheme, Word
 from .scheme import scheme as read_scheme
 from .split import all_letters, split
@@ -62,20 +64,30 @@ def compile(
     if energy is not None:
         recipe = with_energy(recipe, energy)
     check_fields(recipe, word)
-    flows = solve_all(recipe, word, letters, frozen)
-    _check_directions(recipe, word, flows)
-    program = lower(
-        recipe,
-        word,
-        flows,
-        reuse_gradient=reuse_gradient,
-        energy=energy if recipe.potential else None,
-        adapt={a: update for a, update in recipe.adapt.items() if a.name not in frozen},
-        scope=scope,
-        value=True,
-    )
+    own = energy if recipe.potential else None
+    flows, program = _lowered(recipe, word, tuple(letters.items()), frozen, reuse_gradient, own, scope)
     backend = "torch" if backend == "auto" else backend
-    return Step(recipe, word, flows, program, dtype, backend, frozen, dict(pieces or {}))
+    return Step(recipe, word, dict(flows), program, dtype, backend, frozen, dict(pieces or {}))
+
+
+@lru_cache(maxsize=128)
+def _lowered(
+    recipe: Recipe,
+    word: Scheme,
+    letters: tuple[tuple[str, Piece], ...],
+    frozen: tuple[str, ...],
+    reuse_gradient: bool,
+    energy: Energy | None,
+    scope: str,
+) -> tuple[dict[str, Flow], Program]:
+    """The flows of a word and their program, remembered, since runs and checks compile the same recipe."""
+    flows = solve_all(recipe, word, dict(letters), frozen)
+    _check_directions(recipe, word, flows)
+    adapt = {a: update for a, update in recipe.adapt.items() if a.name not in frozen}
+    program = lower(
+        recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy, adapt=adapt, scope=scope, value=True
+    )
+    return flows, program
 
 
 def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
@@ -164,6 +176,11 @@ def check_symbolic(recipe: Recipe, energy: object) -> None:
 def with_energy(recipe: Recipe, energy: Energy) -> Recipe:
     """The recipe with U bound to the energy, if the pieces need more of U than a gradient function gives."""
     check_symbolic(recipe, energy)
+    return _with_energy(recipe, energy)
+
+
+@lru_cache(maxsize=128)
+def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
     if recipe.target_is_vector and not energy.is_sitewise:
         return recipe
     values = energy.on(recipe.targets)
