@@ -138,7 +138,7 @@ def test_the_integral_over_bridges_and_its_error_are_those_of_the_weights_for_ch
     """Both estimates are log mean exp(-(U - R)) then: what is left is the quadrature over a dozen bridges."""
     x = 2 * torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
     still = (x**4 / 4 - x**2 / 8 - math.log(2 * math.sqrt(2 * math.pi))).expand(12, -1)
-    plan = bridges.Schedule(tuple(((k / 11) ** 2 for k in range(12))), (1.0,) * 12, 1.0)
+    plan = bridges.Schedule(tuple((k / 11) ** 2 for k in range(12)), (1.0,) * 12, 1.0)
     result = estimated(still, plan, 1.0)
     weights = (-still[0]).softmax(0)
     exact = float((weights - 1 / 4000).square().sum().sqrt())

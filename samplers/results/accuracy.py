@@ -18,7 +18,7 @@ from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 
 LEVEL = 0.05  # probability that a bias is seen where there is none, over all statistics of a table
-PAIRS = 16, 1000  # the fewest and the most pairs of chains, where the caller does not say
+PAIRS = 32, 1000  # the fewest and the most pairs of chains, where the caller does not say
 STEPS = 10_000  # the most steps of a pair, where the caller does not say
 STRETCHES = 100, 4000  # the fewest and the most chains of the KL, where the caller does not say
 STRETCH = 3  # autocorrelation times that a stretch has at least
@@ -291,17 +291,13 @@ def _figures(
 
 
 def _biases(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:
-    """The fields of a Figure that pairs estimate, for the mean and the sd of every coordinate.
-
-    A bias b of a variance v is one of sqrt v - sqrt(v - b) of the standard deviation.
-    """
+    """The fields of a Figure that pairs estimate, for the mean and the sd of every coordinate."""
     law = pairs.of_run(name)
     error_of_mean, error_of_variance = law.errors()
     sd = law.variance.sqrt()
     means = {"law": law.mean + pairs.centre[name], "law_error": error_of_mean}
     sds = {"law": sd, "law_error": error_of_variance / (2 * sd)}
     for source, (moments, mean, variance) in pairs.biases(name, order).items():
-        means |= {source: mean.value, f"{source}_error": mean.error}
-        both = moments.variance.sqrt() + (moments.variance - variance.value).clamp(min=0).sqrt()
-        sds |= {source: variance.value / both, f"{source}_error": variance.error / both}
+        for fields, bias in ((means, mean), (sds, variance.of_sd(moments))):
+            fields |= {source: bias.value, f"{source}_error": bias.error}
     return {statistic: {k: x.to("cpu") for k, x in of.items()} for statistic, of in (("mean", means), ("sd", sds))}

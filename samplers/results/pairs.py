@@ -28,9 +28,14 @@ class Moments:
         """The variance over time and chains."""
         return self.second.mean(0) - self.mean.square()
 
+    @property
+    def variances(self) -> torch.Tensor:
+        """What chains add to the variance, up to a constant, `(chains, *shape)`: s - 2 m f of their averages f, s."""
+        return self.second - 2 * self.mean * self.first
+
     def errors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The standard errors of mean and variance."""
-        return _error(self.first), _error(self.second - 2 * self.mean * self.first)
+        return _error(self.first), _error(self.variances)
 
     def less(self, other: "Moments") -> tuple[torch.Tensor, torch.Tensor]:
         """Differences to paired chains, `(chains, *shape)`, whose means are those of the mean and of the variance.
@@ -47,20 +52,43 @@ class Moments:
 
 @dataclass(frozen=True)
 class Excess:
-    """The bias of a statistic, with its standard error."""
+    """The bias of a statistic, the mean of `differences`, `(chains, *shape)`; `beyond`: its error by extrapolation."""
 
-    value: torch.Tensor
-    error: torch.Tensor
+    differences: torch.Tensor
+    beyond: torch.Tensor | float = 0.0
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The bias, `(*shape)`."""
+        return self.differences.mean(0)
+
+    @property
+    def error(self) -> torch.Tensor:
+        """Its standard error, with what is beyond it."""
+        return (_error(self.differences).square() + self.beyond**2).sqrt()
 
     @classmethod
-    def of(cls, differences: torch.Tensor, other: torch.Tensor | None = None) -> "Excess":
-        """The mean of differences `(chains, *shape)`; the error has the distance from an `other` estimate in it."""
-        value, error = differences.mean(0), _error(differences)
-        if other is None:
-            return cls(value, error)
+    def of(cls, differences: torch.Tensor, other: torch.Tensor) -> "Excess":
+        """The mean of differences, whose distance from an `other` estimate, less its noise, is in the error."""
         apart = differences - other
         beyond = (apart.mean(0).square() - _error(apart).square()).clamp(min=0)
-        return cls(value, (error.square() + beyond).sqrt())
+        return cls(differences, beyond.sqrt())
+
+    def of_sd(self, moments: Moments) -> "Excess":
+        """The bias s = sqrt v - sqrt(v - b) of the sd, from this one b of the variance v of `moments`.
+
+        Its differences have the influence of each chain on b and on v, whose errors are not independent. A variance of
+        the target is a hundredth of v at least.
+
+        >>> one = Moments(torch.zeros(2), torch.tensor([3.0, 5.0]))
+        >>> half = Excess(0.75 * one.second).of_sd(one)                                          # sd 2 +- 0.25, and 1
+        >>> float(half.value), float(half.error)
+        (1.0, 0.125)
+        """
+        v, of_chains = moments.variance, moments.variances
+        sd, target = v.sqrt(), (v - self.value).clamp(min=v / 100).sqrt()
+        influence = (self.differences - self.value) / target - (1 / target - 1 / sd) * (of_chains - of_chains.mean(0))
+        return Excess(sd - target + influence / 2, self.beyond / (2 * target))
 
 
 def _error(of_chains: torch.Tensor) -> torch.Tensor:
@@ -110,7 +138,7 @@ class Pairs:
             c = 2**order / (2**order - 1)
             fine = self.moments["fine"][name]
             first = coarse.less(fine)
-            mean, variance = (Excess.of(c * x) for x in first)
+            mean, variance = (Excess(c * x) for x in first)
             if "finest" in self.moments:
                 second = fine.less(self.moments["finest"][name])
                 once = [x + c * y for x, y in zip(first, second)]
@@ -118,7 +146,7 @@ class Pairs:
             biases["step"] = coarse, mean, variance
         if "one" in self.moments:
             law = self.of_run(name)
-            mean, variance = (Excess.of(2 * x) for x in law.less(coarse))
+            mean, variance = (Excess(2 * x) for x in law.less(coarse))
             biases["minibatches"] = law, mean, variance
         return biases
 
