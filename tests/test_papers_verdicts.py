@@ -1,9 +1,12 @@
 """The policy of verdicts on the papers' claims: what refutes, what cannot, and what a row has to say."""
 
+import json
+import re
 from itertools import product
-from pathlib import Path
 
 import pytest
+
+from recipe.errors import RecipeError
 
 pytestmark = pytest.mark.usefixtures("papers")
 
@@ -185,45 +188,140 @@ def test_at_equal_steps_the_times_of_psgld_are_longer_and_at_equal_times_its_err
     assert example.error_at(time) == pytest.approx(example.law_of(example.psgld_law, 0.2)[1])
     row = example.of_times()
     assert row.found is False and row.verdict.value.startswith("holds only under")
-    assert list(row.cells) in rows_of(sections()["psgld-gaussian"][1])
-
-
-PAGE = (Path(__file__).parents[1] / "examples" / "papers" / "results.md").read_text()
-
-
-def rows_of(text):
-    """The cells of the rows of a table, less its head."""
-    return [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
+    assert list(row.cells) in rows("psgld-gaussian")
 
 
 def sections():
-    """The text under each head of an experiment, by its name, after the minutes it took."""
-    heads = [part.split(":", 1) for part in PAGE.split("\n### ")[1:]]
-    return {name: (rest.split(" min)")[0].rpartition("(")[2], rest) for name, rest in heads}
+    """The experiments of all pages, by name."""
+    import pages
+
+    parts = [pages.sections(page.read_text()) for page in sorted(pages.PAGES.glob("*.md"))]
+    return {name: record for part in parts for name, record in part.items()}
 
 
-def test_every_verdict_of_the_page_is_one_of_the_policy_and_a_refutation_has_its_reason():
+def rows(name):
+    """The cells of the rows of an experiment, as they stand on its page."""
+    import pages
+
+    found = {section[1]: section[5] for section in pages.SECTION.finditer(pages.page_of(name).read_text())}
+    return pages.cells(found[name])
+
+
+def numbers(text):
+    """Those with a decimal point or of three digits and more, without their sign."""
+    return {float(number) for number in re.findall(r"\d*\.\d+|\d{3,}", text)}
+
+
+def test_each_experiment_has_its_section_on_its_page_with_its_command_seeds_and_data():
+    import pages
     from run import EXPERIMENTS
+
+    assert sorted(sections()) == sorted(EXPERIMENTS)
+    for name, experiment in EXPERIMENTS.items():
+        of_page = {part[1]: part for part in pages.SECTION.finditer(pages.page_of(name).read_text())}
+        _, paper, _, about, _ = of_page[name].groups()
+        assert (paper, about) == (experiment.paper, pages.about(experiment))
+    for page in pages.PAGES.glob("*.md"):
+        assert page.read_text().count("\n### ") == len(pages.sections(page.read_text()))
+        assert f"({page.relative_to(pages.HERE)})" in pages.RESULTS.read_text()
+
+
+def test_the_seeds_of_an_experiment_are_those_that_it_asks_for(tmp_path, monkeypatch):
+    """The chains, seeds, data sets or splits of its first result; those that read data before stay out."""
+    from run import EXPERIMENTS
+    from study import Scale, Study
+
+    class Asked(Exception):
+        pass
+
+    def result(study, function, **settings):
+        raise Asked({settings[key] for key in ("chains", "seeds", "sets", "splits") if key in settings})
+
+    monkeypatch.setattr(Study, "result", result)
+    held = 0
+    for experiment in EXPERIMENTS.values():
+        try:
+            experiment.claims(Study(tmp_path, tmp_path, Scale.REDUCED))
+        except Asked as asked:
+            runs = {int(number) for number in re.findall(r"\d+", experiment.seeds)}
+            assert asked.args[0] <= runs, experiment.name
+            held += bool(asked.args[0])
+        except RecipeError:
+            assert experiment.files
+    assert held >= 9
+
+
+def test_the_json_beside_a_page_is_what_the_page_says():
+    import pages
+
+    for path, text in pages.beside().items():
+        assert path.read_text() == text, "python examples/papers/pages.py writes it"
+    (known,) = [path for path in pages.beside() if path.stem == "psgld"]
+    a9a = json.loads(known.read_text())["psgld-a9a"]
+    assert a9a["minutes"] == 4.1 and len(a9a["data"]["a9a/a9a.npz"]) == 64
+    assert a9a["claims"][0]["here"].startswith("15.02 +- 0.02 %")
+    assert {claim["verdict"] for claim in a9a["claims"]} == {"reproduced", "not decided here"}
+
+
+def test_a_table_of_a_run_takes_the_place_of_the_one_on_the_page_alone(tmp_path, monkeypatch):
+    import pages
+    from run import EXPERIMENTS
+    from study import table
+
+    monkeypatch.setattr(pages, "PAGES", tmp_path)
+    page, found = tmp_path / "psgld.md", [claim("FIGURE", True)]
+    for name, seconds in {"psgld-gamma": 60, "psgld-a9a": 120}.items():
+        folder = tmp_path / "out" / name / "reduced"
+        folder.mkdir(parents=True)
+        (folder / "table.md").write_text(table(EXPERIMENTS[name], found, seconds))
+        (folder / "own.png").write_bytes(b"drawn")
+    pages.take(tmp_path / "out")
+    page.write_text(page.read_text().replace("| 1.72 % |", "| 9.99 % |") + "\nSaid, ![](pictures/psgld-a9a.png).\n")
+    (tmp_path / "out" / "psgld-gamma" / "reduced" / "table.md").unlink()
+    pages.take(tmp_path / "out")
+    gamma, a9a = pages.sections(page.read_text()).values()
+    assert (gamma["minutes"], gamma["claims"][0]["here"]) == (1.0, "9.99 %")
+    assert (a9a["minutes"], a9a["claims"][0]["here"]) == (2.0, "1.72 %")
+    assert page.read_text().endswith("\nSaid, ![](pictures/psgld-a9a.png).\n")
+    assert [picture.name for picture in (tmp_path / "pictures").iterdir()] == ["psgld-a9a.png"]
+
+
+def test_every_verdict_of_the_pages_is_one_of_the_policy_and_a_refutation_has_its_reason():
     from verdicts import Verdict
 
-    assert list(sections()) == list(EXPERIMENTS)
     words = {verdict.value for verdict in Verdict}
-    for _, text in sections().values():
-        for _, _, here, verdict, why in rows_of(text):
-            assert verdict.split(":")[0] in words
-            assert why.strip(" |") or verdict != Verdict.FALSE.value
-            assert "one seed" not in here or verdict != Verdict.FALSE.value
+    for record in sections().values():
+        for row in record["claims"]:
+            assert row["verdict"] in words
+            assert bool(row["setting"]) == (row["verdict"] == Verdict.ELSEWHERE.value)
+            assert row["why"] or row["verdict"] != Verdict.FALSE.value
+            assert "one seed" not in row["here"] or row["verdict"] != Verdict.FALSE.value
 
 
-def test_the_headlines_of_the_page_have_the_verdicts_and_the_minutes_of_its_tables():
-    """A headline whose experiment has no such verdict, or took other minutes, was written by hand."""
-    lines = rows_of(PAGE.split("\n## ")[0])
-    assert {paper for paper, *_ in lines} == {"pSGLD", "SGLD-SA", "SGHMC-SA", "i-SGD", "Santa", "ATMC"}
-    for _, claim, verdict, _, where in lines:
-        minutes, name = where.split(", ")
-        assert minutes == sections()[name][0], claim
-        given = {row[3] for row in rows_of(sections()[name][1])}
-        assert {part.split(":")[0].split(" with ")[0] for part in verdict.split("; ")} <= given, claim
+def test_the_headlines_have_the_verdicts_the_seeds_the_minutes_and_the_numbers_of_the_tables():
+    """A headline whose experiment has no such verdict or number, or took other minutes, was written by hand."""
+    import pages
+
+    lines = pages.headlines(pages.RESULTS.read_text())
+    assert {line["paper"] for line in lines} == {"pSGLD", "SGLD-SA", "SGHMC-SA", "i-SGD", "Santa", "ATMC"}
+    for line in lines:
+        record, name = sections()[line["experiment"]], line["experiment"]
+        assert f"| [{name}](pages/{pages.page_of(name).name}) |" in pages.RESULTS.read_text()
+        assert float(line["minutes"]) == record["minutes"] and line["seeds"] in record["seeds"], line
+        given = {row["verdict"] for row in record["claims"]}
+        assert {part.split(":")[0].split(" with ")[0] for part in line["verdict"].split("; ")} <= given, line
+        table = numbers(" ".join([record["paper"], *(cell for row in rows(name) for cell in row)]))
+        assert numbers(line["claim"]) | numbers(line["verdict"]) <= table, line
+
+
+def test_the_numbers_of_the_lessons_are_those_of_the_experiments_that_they_cite():
+    import pages
+
+    lessons = pages.RESULTS.read_text().split("## Lessons")[1].split("\n## ")[0]
+    said = re.split(r"\(\[([\w-]+)\]\(pages/\w+\.md\)\)", lessons)
+    assert len(said) >= 9
+    for words, name in zip(said[::2], said[1::2], strict=False):
+        assert numbers(words) <= numbers(" ".join(cell for row in rows(name) for cell in row)), name
 
 
 def test_the_page_has_the_known_support_as_it_is_computed():
@@ -233,4 +331,4 @@ def test_the_page_has_the_known_support_as_it_is_computed():
     data = [example.data_set(seed) for seed in range(5)]
     for v0 in example.SPIKES:
         mean = sum(example.errors(example.known_support(d, v0), d)[1] for d in data) / len(data)
-        assert f"{mean:.2f} (v0 = {v0:g})" in sections()["spike-regression"][1]
+        assert f"{mean:.2f} (v0 = {v0:g})" in " ".join(row[2] for row in rows("spike-regression"))

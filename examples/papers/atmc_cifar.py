@@ -379,5 +379,6 @@ EXPERIMENT = Experiment(
     claims,
     files=[EXACT],
     minutes=30,
+    seeds="3 seeds",
     full_files=[LOSSY],
 )

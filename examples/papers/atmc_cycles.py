@@ -146,5 +146,9 @@ def picture(study: Study, cycles: dict, constant: dict) -> None:
 
 
 EXPERIMENT = Experiment(
-    "atmc-cycles", "ATMC (Heek & Kalchbrenner 2019), section 2.6: cycles of the step size", claims, minutes=6
+    "atmc-cycles",
+    "ATMC (Heek & Kalchbrenner 2019), section 2.6: cycles of the step size",
+    claims,
+    minutes=6,
+    seeds="300 chains",
 )

@@ -336,4 +336,5 @@ EXPERIMENT = Experiment(
     "ATMC (Heek & Kalchbrenner 2019), sections 2.2 and 2.3: an unknown V_g, and the least friction",
     claims,
     minutes=8,
+    seeds="200 chains",
 )

@@ -265,4 +265,5 @@ EXPERIMENT = Experiment(
     claims,
     files=(FILE,),
     minutes=8,
+    seeds="400 chains on the normal, 100 chains on the regression beside 4 chains of HMC",
 )

@@ -368,4 +368,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[*(f"mnist/{name}" for name in IDX_FILES), LETTERS],
     minutes=45,
+    seeds="3 seeds",
 )

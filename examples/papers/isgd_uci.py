@@ -490,4 +490,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[f"uci-regression/{name}.npz" for name in SETS],
     minutes=40,
+    seeds="10 splits, 5 splits of protein",
 )

@@ -160,4 +160,5 @@ EXPERIMENT = Experiment(
     claims,
     files=["a9a/a9a.npz"],
     minutes=2,
+    seeds="3 seeds",
 )

@@ -238,4 +238,5 @@ EXPERIMENT = Experiment(
     claims,
     files=["logistic/australian.npz"],
     minutes=6,
+    seeds="200 chains at equal bias, 50 chains from one start",
 )

@@ -68,4 +68,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
     minutes=25,
+    seeds="one seed",
 )

@@ -191,10 +191,16 @@ def picture(study: Study, sgld: dict, psgld: dict) -> None:
             left.loglog(STEP_SIZES, errors, "o-", label=name)
             right.loglog([sum(results[h]["times"]) / 2 for h in STEP_SIZES], errors, "o-")
         left.set(xlabel="step size h", ylabel="mean absolute error of the covariance")
+        left.set_xticks(STEP_SIZES, map(str, STEP_SIZES))
+        left.minorticks_off()
         right.set(xlabel="autocorrelation time in steps, mean of the two")
         left.legend(fontsize=7)
 
 
 EXPERIMENT = Experiment(
-    "psgld-gaussian", "pSGLD (Li, Chen, Carlson & Carin 2016), Figure 1: N(0, diag(.16, 1))", claims, minutes=1
+    "psgld-gaussian",
+    "pSGLD (Li, Chen, Carlson & Carin 2016), Figure 1: N(0, diag(.16, 1))",
+    claims,
+    minutes=1,
+    seeds="2000 chains",
 )

@@ -446,4 +446,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
     minutes=45,
+    seeds="3 seeds",
 )

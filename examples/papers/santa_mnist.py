@@ -326,4 +326,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
     minutes=35,
+    seeds="3 seeds",
 )

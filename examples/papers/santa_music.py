@@ -246,5 +246,6 @@ EXPERIMENT = Experiment(
     claims,
     files=["polymusic/jsb.npz", "polymusic/piano.npz"],
     minutes=30,
+    seeds="one seed",
     full_files=["polymusic/nottingham.npz", "polymusic/muse.npz"],
 )

@@ -336,4 +336,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[f"{data}/{name}" for data in PRINTED for name in IDX_FILES],
     minutes=45,
+    seeds="3 seeds",
 )

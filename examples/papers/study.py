@@ -45,7 +45,7 @@ class Scale(Enum):
 class Experiment:
     """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores.
 
-    `full_files`: those that it reads beside at the full scale.
+    `full_files`: those that it reads beside at the full scale. `seeds`: independent runs at the reduced scale, in words.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Experiment:
     files: Sequence[str] = ()
     minutes: float = 5.0
     full_files: Sequence[str] = ()
+    seeds: str = "one seed"
 
     def files_at(self, scale: Scale) -> list[str]:
         """The files that it reads at this scale."""

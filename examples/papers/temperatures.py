@@ -136,5 +136,9 @@ def of_way(way: Way, result: dict) -> Claim:
 
 
 EXPERIMENT = Experiment(
-    "temperatures", "At what temperature do you really run? U is the sum over N = 1000 data", claims, minutes=2
+    "temperatures",
+    "At what temperature do you really run? U is the sum over N = 1000 data",
+    claims,
+    minutes=2,
+    seeds="1000 chains",
 )

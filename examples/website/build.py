@@ -20,6 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+PAPERS = ROOT / "examples" / "papers" / "pages"
 sys.path.insert(0, str(ROOT / "examples" / "gallery"))
 
 import run  # noqa: E402  the gallery's script
@@ -36,7 +37,8 @@ CONTENTS = {
     "Begin": ["guide/start", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
     "How do I": [f"guide/{name}" for name in QUESTIONS],
     "Why it works": [f"guide/{name}" for name in REASONS],
-    "Samplers": ["guide/stock", "formulas", "gallery/index", "gallery/results", "papers/results"],
+    "Samplers": ["guide/stock", "formulas", "gallery/index", "gallery/results"],
+    "Papers": ["papers/results", *(f"papers/pages/{page.stem}" for page in sorted(PAPERS.glob("*.md")))],
     "Reference": ["reference/recipe", "reference/integrators", "reference/samplers", "reference/samplers.testing"],
     "Project": ["CONTRIBUTING", "CHANGELOG"],
 }
