@@ -21,10 +21,11 @@ from .declaration import Recipe
 from .declared import Block, Parameter
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
+from .formulas import formula
 from .random_points import random_value
 from .reading import drift_of
 from .results import Findings, Row
-from .symbols import OPAQUE, Partial, Potential, formula, is_site, masked, total
+from .symbols import OPAQUE, Partial, Potential, is_site, masked, total
 
 if TYPE_CHECKING:
     from numpy import ndarray

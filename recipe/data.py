@@ -6,7 +6,8 @@ from sympy import Add, Expr, S, diff, exp
 
 from .declared import Block, Supplied, check_per
 from .errors import RecipeError
-from .symbols import Total, formula, is_site, masked
+from .formulas import formula
+from .symbols import Total, is_site, masked
 
 
 class Datum(Supplied):

@@ -17,11 +17,12 @@ from .display import as_latex, as_text, typeset
 from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
+from .formulas import formula
 from .pieces import lettered
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
-from .symbols import Potential, formula
+from .symbols import Potential
 
 Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
 

@@ -13,7 +13,8 @@ from .calculus import derivative
 from .data import DataTotal, Datum, bounded
 from .declared import Block
 from .errors import RecipeError, did_you_mean
-from .symbols import formula, is_site, masked
+from .formulas import formula
+from .symbols import is_site, masked
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from .declared import Block
 from .declared import temperature as T
 from .domains import Domain
 from .errors import RecipeError
-from .symbols import Total, formula, masked
+from .formulas import formula
+from .symbols import Total, masked
 
 WARM = Dummy("T", positive=True)  # a positive T, so that sympy knows 1/T to be real
 

@@ -44,9 +44,10 @@ from .declaration import Recipe
 from .declared import Adapted, Block, Parameter, temperature
 from .energy import is_softplus
 from .errors import RecipeError, did_you_mean
+from .formulas import formula
 from .pieces import Jump, Piece
 from .swaps import Swap
-from .symbols import Crossing, Partial, Potential, Total, formula, masked, total
+from .symbols import Crossing, Partial, Potential, Total, masked, total
 
 PROBES = [(S.Zero,), *((S(k) / 4,) for k in range(-60, 61, 7))]  # chains at which a map of one site is checked
 TOGETHER = [(0,), (0, 1), (-2, 1), (3, -1, 0), (-4, 2, 5), (1, 1, -6)]  # chains at which a map with sums is checked

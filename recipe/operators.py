@@ -16,7 +16,8 @@ from .calculus import derivative, expanded
 from .declared import Block, Parameter
 from .domains import NAMED
 from .errors import RecipeError
-from .symbols import Crossing, Partial, SiteDummy, Total, formula, is_site, masked
+from .formulas import formula
+from .symbols import Crossing, Partial, SiteDummy, Total, is_site, masked
 
 # Sign of the eigenvalues (imaginary for a skew operator), and the kind in words, by kind.
 KINDS = {

@@ -14,8 +14,8 @@ from sympy import Expr
 
 from .declared import Block, valid_name
 from .errors import RecipeError, of_known_arguments
+from .formulas import formula
 from .laws import Law
-from .symbols import formula
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]

@@ -9,7 +9,8 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
 from .declared import Block, is_fraction
-from .symbols import ELEMENTARY, OPAQUE, Total, is_site
+from .formulas import ELEMENTARY
+from .symbols import OPAQUE, Total, is_site
 
 SITES = (2, 3, 5)  # numbers of sites of the chains, in turn
 POINTS = 12  # number of points for formulas with kinks, which may vanish in a region; others have one for each of SITES

@@ -10,10 +10,11 @@ from sympy.matrices import MatrixBase
 from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
+from .formulas import formula
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
-from .symbols import formula, is_site
+from .symbols import is_site
 
 ORDERS = ("lagged", "same_step", "differentiated")
 

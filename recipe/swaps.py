@@ -10,7 +10,7 @@ from .algebra import vanishes
 from .declared import Block
 from .declared import temperature as T
 from .errors import RecipeError, of_known_arguments
-from .symbols import formula
+from .formulas import formula
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_travers
 from recipe import symbols
 from recipe.bound import Bound
 from recipe.errors import RecipeError
+from recipe.formulas import ELEMENTARY, KNOWN_FUNCTIONS
 from recipe.operators import Applied, Divergence, operators_of
-from recipe.symbols import ELEMENTARY, KNOWN_FUNCTIONS, OF_THE_STEP, RESERVED, Block, is_site
+from recipe.symbols import OF_THE_STEP, RESERVED, Block, is_site
 
 from ..program import Draw, Local, Program
 from ..variates import Variate

@@ -250,7 +250,7 @@ def _reached(case: Case) -> tuple[str, str]:
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"
     if number < len(moving) and not len(missed):
-        return f"not decided: rank {number} of {len(moving)}, beyond which motions fade into rounding errors", "open"
+        return f"not decided: {number} of {len(moving)} directions, the others fade into rounding errors", "open"
     if number < len(moving):
         still = [b.domain.is_discrete for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])
@@ -260,7 +260,7 @@ def _reached(case: Case) -> tuple[str, str]:
     silent = reach.silent(explicit, refreshed)
     if silent is not None:
         return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
-    return f"rank {number} of {len(moving)} at random states, at these parameters", "checked"
+    return f"all {number} directions, at random states and at these parameters", "checked"
 
 
 QUESTIONS: dict[str, Callable[[Case], Answer]] = {

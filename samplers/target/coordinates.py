@@ -20,8 +20,9 @@ from recipe import Energy, Recipe
 from recipe.algebra import with_short_logs
 from recipe.energy import without_overflow
 from recipe.errors import RecipeError
+from recipe.formulas import ELEMENTARY
 from recipe.maps import Map
-from recipe.symbols import ELEMENTARY, Total, masked
+from recipe.symbols import Total, masked
 
 SINGULAR = 1e-13  # ratio of the least and the largest singular value of a singular matrix
 

@@ -13,7 +13,8 @@ from sympy.utilities.iterables import connected_components
 
 from recipe import Energy, RecipeError
 from recipe.algebra import at_one_site
-from recipe.symbols import Block, Partial, Potential, formula, is_site, total
+from recipe.formulas import formula
+from recipe.symbols import Block, Partial, Potential, is_site, total
 from recipe.symbols import temperature as T
 
 from .grids import LEAST, Points, law_of

@@ -13,6 +13,7 @@ from sympy.core.function import AppliedUndef
 from recipe import Energy, Recipe, RecipeError, positive, real
 from recipe.converse import entries_of_curl
 from recipe.errors import did_you_mean
+from recipe.formulas import formula
 from recipe.reading import drift_of, matrix_of, state_of
 from recipe.results import Findings, Row
 from recipe.symbols import (
@@ -21,7 +22,6 @@ from recipe.symbols import (
     Block,
     Parameter,
     Potential,
-    formula,
     is_fraction,
     num_data,
     step_number,

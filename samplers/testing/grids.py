@@ -19,7 +19,8 @@ from recipe import RecipeError
 from recipe.arrays import of_arrays, whole_power
 from recipe.certificate import tails
 from recipe.domains import Domain
-from recipe.symbols import Block, formula
+from recipe.formulas import formula
+from recipe.symbols import Block
 
 from .quadrature import grid, legendre
 

@@ -9,9 +9,10 @@ from sympy import Expr
 
 from recipe import Recipe, RecipeError
 from recipe.arrays import of_arrays
+from recipe.formulas import formula
 from recipe.marginal import eliminate_gaussians
 from recipe.sites import Sites
-from recipe.symbols import Block, formula
+from recipe.symbols import Block
 from recipe.symbols import temperature as T
 
 from .densities import closed, density, separate
