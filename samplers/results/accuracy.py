@@ -1,7 +1,7 @@
 """The errors of draws: Monte Carlo error, bias of the step, bias of the noise of minibatches."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from recipe.errors import RecipeError
 from recipe.results import Findings, Row, aligned
 
 from .divergence import Divergence
+from .functional import Functional
 from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 
@@ -207,11 +208,12 @@ def accuracy_of(
     sound: list[int],
     again: Any,
     *,
+    of: Callable | None = None,
     chains: int | None = None,
     steps: int | None = None,
     progress: bool = False,
 ) -> Accuracy:
-    """The errors of the draws of the `sound` chains of a run. `Draws.accuracy` says more.
+    """The errors of the draws of the `sound` chains of a run, or `of` a function. `Draws.accuracy` says more.
 
     `again`: the run, a `samplers.running.pairs.PairedRun`.
     """
@@ -224,13 +226,16 @@ def accuracy_of(
     number, kept = next(iter(values.values())).shape[:2]
     if kept < LEAST:
         raise RecipeError(where, f"there are {kept} draws of a chain", do=f"Keep {LEAST} at least.")
+    functional = None if of is None else Functional(of, where)
+    values = values if functional is None else functional.along(values)
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
     tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
     tau = max(1.0, tau) * again.thin  # in steps
-    pairs, divergence = _rerun(draws, sound, again, tau, chains, steps, progress)
+    pairs, divergence = _rerun(draws, sound, again, functional, tau, chains, steps, progress)
     figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
     if not figures:
-        raise RecipeError(where, "no coordinate of the target varies", do="Sample with a larger step size, or longer.")
+        what = f"no coordinate of {'the target' if functional is None else functional.name} varies"
+        raise RecipeError(where, what, do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
     return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
 
@@ -239,6 +244,7 @@ def _rerun(
     draws: Mapping[str, torch.Tensor],
     sound: list[int],
     again: Any,
+    of: Functional | None,
     tau: float,
     chains: int | None,
     steps: int | None,
@@ -263,7 +269,7 @@ def _rerun(
         length = steps or min(max(budget // number, math.ceil(wanted)), STEPS)
         warmup = min(math.ceil(WARMUP * tau), length // 2)
         counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
-        pairs = again.pairs(draws, *starts(number), **counts, progress=progress)
+        pairs = again.pairs(draws, *starts(number), **counts, of=of, progress=progress)
     most = steps or STEPS
     length = min(math.ceil(STRETCH * tau), most // 2)
     number = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])

@@ -87,3 +87,14 @@ def noise_variances(where: str, value: Any, predictions: torch.Tensor) -> torch.
     if not ((x >= 0) & x.isfinite()).all():
         raise RecipeError(where, "a noise variance is not a number >= 0", do="Pass sigma**2, not its logarithm.")
     return expanded(where, "noise variances", x, predictions.shape, "prediction")
+
+
+def checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
+    """The step size of each draw in float64. Raises RecipeError for others than as many numbers > 0."""
+    h = tensor_of("draws", "the step sizes", step_sizes, do="Give one per draw.").to("cpu", torch.float64, copy=True)
+    if h.shape != (draws,):
+        what = f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws"
+        raise RecipeError("draws", what, do="Give one per draw.")
+    if not ((h > 0) & h.isfinite()).all():
+        raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
+    return h

@@ -16,24 +16,12 @@ from recipe.results import aligned, html_table
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
-from .arguments import tensor_of
+from .arguments import checked_step_sizes
 from .findings import Report
+from .functional import Functional
 from .predicting import predictions_of
-from .record import arviz_of, check_record
+from .record import arviz_of, check_record, named
 from .report import ALPHA, TOLERANCE, Subject, report_of
-
-NAMED = 8  # lost chains that are named
-
-
-def named(diverged: Mapping[int, int], how: str) -> str:
-    """The lost chains with their steps, the first few of many.
-
-    >>> named({3: 10, 5: 12}, "at step")
-    'chain 3 at step 10, chain 5 at step 12'
-    """
-    lost = [f"chain {chain} {how} {step}" for chain, step in diverged.items()]
-    others = len(lost) - NAMED
-    return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
 
 
 class UnknownBlock(RecipeError, KeyError):
@@ -82,7 +70,7 @@ class Draws(Mapping):
         except (TypeError, ValueError) as error:
             what = f"info is not plain JSON data ({error})"
             raise RecipeError("draws", what, do="Use text, numbers, lists and dicts.") from error
-        self._step_sizes = None if step_sizes is None else _checked_step_sizes(step_sizes, self.draws)
+        self._step_sizes = None if step_sizes is None else checked_step_sizes(step_sizes, self.draws)
         self._again = again
         self._accuracy: Accuracy | None = None
         self._report: Report | None = None
@@ -222,9 +210,16 @@ class Draws(Mapping):
         return table
 
     def accuracy(
-        self, *, chains: int | None = None, steps: int | None = None, progress: bool | None = None
+        self,
+        *,
+        of: Callable | None = None,
+        chains: int | None = None,
+        steps: int | None = None,
+        progress: bool | None = None,
     ) -> Accuracy:
         """The errors of the mean and the sd of every coordinate of the target, and what to change: `print` it.
+
+        `of`: a function of theta of one draw, a loss say, whose mean and sd are asked in place of the coordinates'.
 
         Monte Carlo: the standard error, sd sqrt(tau/number), from autocorrelation times. Bias of the step: chains at h,
         h/2 and h/4 from common starts and noise, extrapolated twice by the order p of the step for the target,
@@ -269,10 +264,18 @@ class Draws(Mapping):
             )
         sound = self.sound_chains("accuracy")
         shown = self._again.shown if progress is None else progress
-        self._accuracy = accuracy_of(self, sound, self._again, chains=chains, steps=steps, progress=shown)
-        return self._accuracy
+        accuracy = accuracy_of(self, sound, self._again, of=of, chains=chains, steps=steps, progress=shown)
+        self._accuracy = accuracy if of is None else self._accuracy  # the summary is of coordinates
+        return accuracy
 
-    def report(self, *, alpha: float = ALPHA, tolerance: float = TOLERANCE, evaluations: int | None = None) -> Report:
+    def report(
+        self,
+        *,
+        of: Callable | None = None,
+        alpha: float = ALPHA,
+        tolerance: float = TOLERANCE,
+        evaluations: int | None = None,
+    ) -> Report:
         """The faults of these draws, what to change first at the beginning: `print` it; true if there are none.
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
@@ -281,6 +284,8 @@ class Draws(Mapping):
         relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad U; the kinetic temperature, of
         p^2/m, averaged over the run; the effective sample size.
 
+        `of`: a function of theta of one draw, a loss say, whose R-hat and sample size are asked in place of the
+        coordinates': it may mix where they do not, and the converse.
         `alpha`: the rate at which a right run has a finding out of its band by chance, shared by all questions.
         `tolerance`: the least error that matters, in standard deviations: 1/tolerance^2 is the least sample size, and a
         temperature may be 2 tolerance T off beside its error. `evaluations`: draws of each chain at which the gradient
@@ -307,8 +312,10 @@ class Draws(Mapping):
         sound = self._sound
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
         lost = self.chains - len(sound)
-        self._report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations))
-        return self._report
+        function = None if of is None else Functional(of, "draws, report")
+        report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function))
+        self._report = report if of is None else self._report
+        return report
 
     def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:
         """A matplotlib Figure, a row for each of the first `max_components` components of every name.
@@ -388,13 +395,3 @@ class Draws(Mapping):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecipeError(str(path), f"not an intact file of draws ({error})", do=storage.RESTORE) from error
         return draws
-
-
-def _checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
-    h = tensor_of("draws", "the step sizes", step_sizes, do="Give one per draw.").to("cpu", torch.float64, copy=True)
-    if h.shape != (draws,):
-        what = f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws"
-        raise RecipeError("draws", what, do="Give one per draw.")
-    if not ((h > 0) & h.isfinite()).all():
-        raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
-    return h

@@ -1,4 +1,4 @@
-"""The record of draws beside their numbers: checked when a file is read, and handed to ArviZ."""
+"""The record of draws beside their numbers: checked when a file is read, in words, and handed to ArviZ."""
 
 import json
 import math
@@ -16,7 +16,19 @@ from .averages import Agreement
 from .report import ALPHA
 
 WHERE = "draws, to_arviz"
+NAMED = 8  # lost chains that are named
 KINETIC = {"value", "error", "freedom", "expected", "kick"}
+
+
+def named(diverged: Mapping[int, int], how: str) -> str:
+    """The lost chains with their steps, the first few of many.
+
+    >>> named({3: 10, 5: 12}, "at step")
+    'chain 3 at step 10, chain 5 at step 12'
+    """
+    lost = [f"chain {chain} {how} {step}" for chain, step in diverged.items()]
+    others = len(lost) - NAMED
+    return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
 
 
 def arviz_of(draws: Any, log_likelihood: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
 from .findings import Finding, Report, banded, r_hat_finding
+from .functional import Functional
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -34,6 +35,7 @@ class Subject:
 
     `again`: the run, a `samplers.running.pairs.PairedRun`, or None. `evaluations`: draws of each chain at which the
     gradient may be taken, None for a share of the run; `alpha`: the rate of false alarms of all questions together.
+    `of`: the function whose mixing is asked, None for that of the coordinates.
     """
 
     values: Mapping[str, torch.Tensor]
@@ -43,6 +45,7 @@ class Subject:
     alpha: float
     tolerance: float
     evaluations: int | None
+    of: Functional | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -58,10 +61,13 @@ class Subject:
 
     @cached_property
     def thinned(self) -> dict[str, tuple[torch.Tensor, list[str]]]:
-        """Draws `(chains, draws, coordinates)` from all over the run, and the names of the coordinates, by block."""
+        """Draws `(chains, draws, coordinates)` from all over the run, and the names of the coordinates, by block.
+
+        Those of the function `of`, where there is one.
+        """
         numbers, coordinates = AT_GLANCE if self.evaluations == 0 else AT_LENGTH
         thinned = {}
-        for name, x in self.values.items():
+        for name, x in (self.values if self.of is None else self.of.along(self.values)).items():
             sites = flattened(x)
             every = max(1, -(-sites.shape[2] // coordinates))
             chosen = labels(name, x.shape[2:], range(0, sites.shape[2], every))
@@ -213,7 +219,7 @@ def _r_hats(run: Subject) -> Answer:
     cure = "Take a longer warmup and more steps: chains, or halves of them, are not of one law."
     findings = []
     for x, names in run.thinned.values():
-        alpha = run.share / (2 * len(names) * len(run.values))
+        alpha = run.share / (2 * len(names) * len(run.thinned))
         of_block = [
             r_hat_finding(name, agreement, alpha, cure)
             for name, agreement in zip(names, agreements_of(x))

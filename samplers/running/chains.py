@@ -15,7 +15,8 @@ from integrators.work import ACCEPTED
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from ..results.draws import Draws, named
+from ..results.draws import Draws
+from ..results.record import named
 
 MANY = 100  # steps: a chain that rejects as many is stuck
 

@@ -16,67 +16,19 @@ from recipe.symbols import step_size
 
 from ..results.averages import Average
 from ..results.divergence import Divergence
+from ..results.functional import Functional
 from ..results.heat import heat_of
-from ..results.pairs import Moments, Pairs, Slopes
+from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
 from .chains import Chains
 from .divergence import Stretches
-from .inputs import Evaluations, Inputs, OfStep
+from .inputs import Inputs, OfStep
+from .level import Blocks, Level
 from .plan import Plan
-from .stepwise import StepCall
 from .watching import Bar
 
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 NUMBER = {"coarse": 1, "fine": 2, "finest": 4}  # steps in the time h
-
-Blocks = dict[str, torch.Tensor]
-
-
-class Level:
-    """Chains at one step size `h`, with moments of their target about `centre` and averages of all blocks."""
-
-    def __init__(self, step: Step, h: float, temperature: float, inputs: Inputs, chains: Chains, centre: Blocks):
-        self.step = step
-        self.h = h
-        self.temperature = temperature
-        self.inputs = inputs
-        self.chains = chains
-        self.centre = centre
-        self.evaluations = Evaluations(inputs.target)
-        self.call = StepCall(step, self.evaluations.functions(), inputs)
-        self.forget()
-
-    def forget(self) -> None:
-        """Reset the averages."""
-        self.number = 0
-        zeros = {name: c.expand(len(self.chains), *c.shape) * 0 for name, c in self.centre.items()}
-        self.first = dict(zeros)
-        self.second = dict(zeros)
-        self.of_blocks: torch.Tensor | float = 0.0
-
-    def move(self, number: int, noise: Mapping[str, Any], *sources: OfStep) -> None:
-        """Make step `number` with `noise`; each gradient is the mean over the batches of `sources`."""
-        carried = self.evaluations.latest if "gradient" in self.chains.state else None
-        self.evaluations.begin(*sources, carried=carried)
-        self.chains.advance(self.call(self.chains.state, number, noise, self.h, self.temperature))
-
-    def look(self) -> None:
-        """Add the present state to the averages."""
-        self.number += 1
-        for name, c in self.centre.items():
-            x = self.inputs.layout.theta(self.chains.state[name]).to(torch.float64) - c
-            self.first[name] = self.first[name] + x
-            self.second[name] = self.second[name] + x.square()
-        moving = [b.name for b in self.step.recipe.entries if b.name not in self.step.frozen]
-        sites = [self.chains.state[name].to(torch.float64).reshape(len(self.chains), -1) for name in moving]
-        self.of_blocks = self.of_blocks + torch.stack([m for x in sites for m in (x.mean(1), x.square().mean(1))], 1)
-
-    def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
-        """The moments of theta of the chains `some`, by the names of the draws; `named` renames blocks."""
-        first, second = (
-            named({name: x[some] / self.number for name, x in sums.items()}) for sums in (self.first, self.second)
-        )
-        return {name: Moments(first[name], second[name]) for name in first}
 
 
 @dataclass(frozen=True)
@@ -241,19 +193,20 @@ class PairedRun:
         warmup: int,
         steps: int,
         most: int,
+        of: Functional | None = None,
         progress: bool = False,
     ) -> Pairs:
         """Pairs of chains that start at draws `draw` of chains `chain`: `warmup` steps, then `steps` steps.
 
         Until the averages have settled, and within `most` steps, all steps so far become warmup and as many follow.
-        `progress` shows a bar.
+        The averages are of the target, or `of` a function of it; `progress` shows a bar.
 
         A step has the noise and the batches of its shorter steps: normals (x + x')/sqrt 2, and the mean of the
         gradients. On minibatches there are steps of h and h/2, whose noise of minibatches in a unit of time is the
         same, half of the run's; else of h/4 too.
         """
         start = self._start(draws, chain, draw)
-        levels = self._levels(start)
+        levels = self._levels(start, of)
         shortest = 4 if "finest" in levels else 2
         numbers = PAIR[: shortest * (most + warmup + steps)]
         reads = self.inputs.of_steps(self.stage.step, numbers, start[self.recipe.targets[0].name], keyed=False)
@@ -264,7 +217,7 @@ class PairedRun:
             while True:
                 settled = _look(levels, moves, steps)
                 if settled or warmup + 3 * steps > most:
-                    return self._moments(levels, warmup, steps, settled)
+                    return self._moments(levels, of, warmup, steps, settled)
                 warmup += steps
                 steps = warmup
                 bar.total = warmup + steps
@@ -295,7 +248,7 @@ class PairedRun:
         except RecipeError as error:
             return Divergence(None, 0.0, reason=error.what)
 
-    def _levels(self, start: Blocks) -> dict[str, Level]:
+    def _levels(self, start: Blocks, of: Functional | None) -> dict[str, Level]:
         """The levels at their start, by kind: "coarse", "fine", "finest", "one" and "other"."""
         own = self.stage.step
         quiet = own
@@ -311,11 +264,15 @@ class PairedRun:
         elif self.order is not None:
             kinds["finest"] = (quiet, h / 4)
         layout, T = self.inputs.layout, self.stage.temperature(0)
-        centre = {b.name: layout.theta(start[b.name]).to(torch.float64).mean(0) for b in self.recipe.targets}
+
+        def seen(state: Blocks) -> Blocks:
+            theta = {b.name: layout.theta(state[b.name]) for b in self.recipe.targets}
+            return theta if of is None else of.at(self._named(theta))
+
         levels = {}
         for name, (step, size) in kinds.items():
             chains = Chains(self.recipe, dict(start), f"{self.where}, accuracy")
-            levels[name] = Level(step, size, T, self.inputs, chains, centre)
+            levels[name] = Level(step, size, T, self.inputs, chains, seen)
         return levels
 
     def _moves(self, levels: Mapping[str, Level], parts: Iterator[tuple[OfStep, ...]], bar: Bar) -> Iterator[None]:
@@ -339,15 +296,18 @@ class PairedRun:
         kinds = self.stage.step.draws
         return {name: _joined(kinds[name], [part.noise[name] for part in parts]) for name in parts[0].noise}
 
-    def _moments(self, levels: Mapping[str, Level], warmup: int, steps: int, settled: bool) -> Pairs:
+    def _moments(
+        self, levels: Mapping[str, Level], of: Functional | None, warmup: int, steps: int, settled: bool
+    ) -> Pairs:
         alive = _alive(levels)
         lost = int((~alive).sum())
         if len(alive) - lost < 2:
             raise RecipeError(
                 f"{self.where}, accuracy", f"{lost} of {len(alive)} pairs are lost", do="Take a smaller step size."
             )
-        moments = {name: level.moments(alive, self._named) for name, level in levels.items()}
-        centre = self._named(levels["coarse"].centre)
+        named = self._named if of is None else dict
+        moments = {name: level.moments(alive, named) for name, level in levels.items()}
+        centre = named(levels["coarse"].centre)
         return Pairs(len(alive) - lost, lost, warmup, steps, settled, centre, moments)
 
     def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
