@@ -45,7 +45,7 @@ class Scale(Enum):
 class Experiment:
     """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores.
 
-    `full_files`: those that it reads beside at the full scale. `seeds`: independent runs at the reduced scale, in words.
+    `full_files`: those that it reads beside at the full scale. `seeds`: independent runs at the reduced one, in words.
     """
 
     name: str
