@@ -116,11 +116,11 @@ def test_the_same_arguments_give_the_same_settings_and_an_account_of_them():
     assert torch.equal(first.arguments["init"].point["theta"], second.arguments["init"].point["theta"])
     assert first.arguments["init"].point["theta"].shape == (4, 1) and first.arguments["metropolis"].repeat == 1
     assert str(first) == str(second)
-    for word in ("mode", "57 % are asked", "no parameter that is a unit", "pilot runs of 32 chains"):
+    for word in ("57 % are asked", "no parameter that is a unit", "pilot runs of 32 chains"):
         assert word in str(first)
 
 
-def test_what_is_given_stays_and_named_tensors_start_at_the_mode(brief):
+def test_what_is_given_stays_and_chains_of_named_tensors_start_apart(brief):
     def energy(theta, batch):
         return ((batch - theta["w"]) ** 2).sum() / 2 + (theta["c"] ** 2).sum() / 2
 
@@ -131,7 +131,10 @@ def test_what_is_given_stays_and_named_tensors_start_at_the_mode(brief):
     )
     arguments = settings.arguments
     assert arguments["gamma"] == 0.7 and arguments["metropolis"].repeat == 1 and "gamma" not in settings.reasons
-    assert torch.allclose(arguments["init"].point["w"], torch.tensor([2.0, 3.0], dtype=F64), atol=1e-4)
+    starts = arguments["init"].point
+    assert starts["w"].shape == (4, 2) and starts["c"].shape == (4, 1) and len(starts["w"].unique(dim=0)) == 4
+    away = (starts["w"] - torch.tensor([2.0, 3.0], dtype=F64)).abs()
+    assert (away < 6.5).all()  # of a standard deviation of 1; zero, where they were sent off, is 2 and 3 away
     # one over the variance at T = 1, of curvatures 2, 2 and 1
     assert torch.allclose(arguments["m"], torch.tensor([2.0, 2.0, 1.0], dtype=F64), rtol=0.4)
     draws = sample(UnderdampedLangevin, energy, steps=5, progress=False, **arguments)

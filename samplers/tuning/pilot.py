@@ -17,7 +17,13 @@ from ..running.sampling import Metropolis, sample
 from ..target.coordinates import Affine
 
 TRIAL = 320  # words of a trial
-LEAST_DRAWS = 40
+LEAST_DRAWS = 24
+EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
+    "accepted none of",
+    "the energy raised an error",
+    "at the start U is",
+    "the energy falls without bound",
+)
 SITES = 64  # whose sample size is estimated
 
 
@@ -26,7 +32,7 @@ class Pilot:
     """Chains that are moved by short Metropolised runs, whose law is exp(-H/T) at every step size.
 
     `fixed`: arguments of `samplers.sample` for all runs; `theta`: the last states, `(chains, *shape)`, in `coordinates`
-    if given; `runs` and `words` count the runs, and the words of the scheme in one chain.
+    if given; `runs` counts the runs, `gradients` those of all chains: one a word, and those that the caller adds.
     """
 
     recipe: Recipe
@@ -37,7 +43,7 @@ class Pilot:
     parameters: dict[str, Any] = field(default_factory=dict)
     coordinates: Affine | None = None
     runs: int = 0
-    words: int = 0
+    gradients: int = 0
 
     def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
         """Runs `steps` steps at each of the step sizes, and returns the draws of theta and the work of each step.
@@ -45,10 +51,10 @@ class Pilot:
         Ctrl-C raises KeyboardInterrupt, since settings chosen from a part of a run would not be reproducible.
         """
         self.runs += 1
-        self.words += len(step_sizes) * steps * repeat
+        self.gradients += len(step_sizes) * steps * repeat * len(self.theta)
         target = self.recipe.targets[0].name
         with warnings.catch_warnings(), ended_by_interrupt():
-            for what in ("accepted none of", "the energy raised an error"):  # expected of trial step sizes
+            for what in EXPECTED:
                 warnings.filterwarnings("ignore", f".*{what}", RuntimeWarning)
             draws = sample(
                 self.recipe,
@@ -75,8 +81,12 @@ class Pilot:
 
     def works(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> torch.Tensor:
         """The work over T of every proposal at each of the step sizes, `(step sizes, chains steps)`."""
-        work = self.run(step_sizes, steps, repeat)["work"] / float(self.fixed["temperature"])
-        return work.unflatten(1, (len(step_sizes), steps)).transpose(0, 1).flatten(1).to(torch.float64)
+        return self.by_size(self.run(step_sizes, steps, repeat)["work"], len(step_sizes))
+
+    def by_size(self, work: torch.Tensor, sizes: int) -> torch.Tensor:
+        """The work over T of a run at several step sizes, `(chains, steps)`, as `(sizes, chains steps / sizes)`."""
+        over_T = work.to(torch.float64) / float(self.fixed["temperature"])
+        return over_T.unflatten(1, (sizes, -1)).transpose(0, 1).flatten(1)
 
 
 def _freed(draws: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

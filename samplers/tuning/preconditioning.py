@@ -13,78 +13,81 @@ from recipe import Energy
 
 from ..results.statistics import sample_size_of_mean
 from ..target.coordinates import Affine, Mapped
-from .laplace import Laplace
 from .pilot import Pilot
 from .problem import Problem
 from .roles_of_parameters import scale_of
-from .tuner import WINDOWS, Tuner
+from .tuner import Tuner
 
 FEWEST, MOST = 2, 200  # sites of a dense covariance
+WINDOWS = 2  # of dense coordinates
 ALIKE = 2.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
 MORE = 1.25  # the least ratio of efficiencies, dense coordinates over scales, at which these are taken
 
 
 def preconditioned(
-    problem: Problem, pilot: Pilot, near: Laplace, held: Mapping[str, Any], repeat: int | None, where: str
+    problem: Problem,
+    pilot: Pilot,
+    held: Mapping[str, Any],
+    repeat: int | None,
+    budget: int,
+    is_proper: bool,
+    where: str,
 ) -> Tuner:
     """The settled tuner, with scales or dense coordinates, of more effective draws a gradient, and its reason.
 
-    `held`: parameters that are kept; `repeat`: the words of a proposal, if these are known.
+    `held`: parameters that are kept; `repeat`: the words of a proposal, if these are known; `budget`: of gradients;
+    `is_proper`: whether exp(-U/T) is known to have an integral.
     """
     parameters = dict(pilot.parameters)
-    plain = Tuner(problem, pilot, near, held, where)
+    plain = Tuner(problem, pilot, held, budget // 2, where, is_proper=is_proper)
     plain.settle()
+    plain.budget = budget
     scale = scale_of(problem.recipe)
-    if (scale is not None and scale.parameter.name in held) or not may_be_dense(problem, near):
+    if (scale is not None and scale.parameter.name in held) or not may_be_dense(problem, pilot) or plain.is_spent:
         return plain
     draws = plain.later.flatten(2)
-    seen = condition(draws, draws.std((0, 1)) if scale is not None else torch.ones(draws.shape[-1]).to(draws))
+    seen = condition(draws, plain.units.flatten() if scale is not None else torch.ones_like(draws[0, 0]))
     if seen < ALIKE:
         plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
         return plain
-    dense = _dense(plain, near, parameters, held, where)
+    plain.race(repeat)
+    dense = _dense(plain, parameters, held, where)
     dense.race(repeat, plain.axis)
-    plain.pilot.runs = dense.pilot.runs  # of both
-    plain.pilot.words = dense.pilot.words
-    plain.race(repeat, least=dense.best.efficiency / MORE)
-    worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g}"
-    if dense.best.efficiency < MORE * plain.best.efficiency:
-        plain.reasons["coordinates"] = f"those of the energy: a dense map is worth {worth} without"
-        return plain
-    dense.pilot.runs = plain.pilot.runs
-    dense.pilot.words = plain.pilot.words
+    best = plain if dense.best.efficiency < MORE * plain.best.efficiency else dense
+    best.pilot.runs, best.pilot.gradients = dense.pilot.runs, dense.pilot.gradients  # of both
+    worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
     number = len(dense.later.flatten(0, 1))
-    dense.reasons["coordinates"] = f"dense, by the shrunk covariance of {number} pilot draws: {worth} without"
-    return dense
+    of_which = {
+        True: f"dense, by the shrunk covariance of {number} pilot draws: {worth}",
+        False: f"those of the energy: a dense map is worth {worth}",
+    }
+    best.reasons["coordinates"] = of_which[best is dense]
+    return best
 
 
-def _dense(plain: Tuner, near: Laplace, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str) -> Tuner:
-    """A tuner in dense coordinates, by the curvature at the mode first, then by the covariance of draws."""
-    coordinates = Affine(near.mode, near.root)  # by the curvature
-    pilot = plain.pilot
-    theta = pilot.theta
-    guess: float | None = None
-    for window in range(WINDOWS + 1):
+def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str) -> Tuner:
+    """A settled tuner in dense coordinates, by the covariance of draws, and once more by that of its own draws."""
+    pilot, draws = plain.pilot, plain.later
+    coordinates = Affine(torch.zeros_like(draws[0, 0]), torch.eye(draws[0, 0].numel()).to(draws))
+    for _ in range(WINDOWS):
+        coordinates = refined(coordinates, draws)
+        theta = coordinates.inverse(pilot.theta if pilot.coordinates is None else pilot.coordinates(pilot.theta))
         problem = plain.problem.within(coordinates, where)
-        z = coordinates.inverse(theta)
         pilot = replace(
-            pilot, energy=problem.of_target(), theta=z, parameters=dict(parameters), coordinates=coordinates
+            pilot, energy=problem.of_target(), theta=theta, parameters=dict(parameters), coordinates=coordinates
         )
-        tuner = Tuner(problem, pilot, around(near, coordinates), held, where, scaled=False, guess=guess)
-        tuner.settle(windows=1)
-        guess = tuner.guess
-        theta = coordinates(pilot.theta)
-        if window < WINDOWS:
-            coordinates = refined(coordinates, tuner.later)
+        tuner = Tuner(problem, pilot, held, plain.budget, where, scaled=False)
+        tuner.settle()
+        draws = tuner.later
     return tuner
 
 
-def may_be_dense(problem: Problem, near: Laplace) -> bool:
+def may_be_dense(problem: Problem, pilot: Pilot) -> bool:
     """Whether dense coordinates apply: 2 to 200 sites of an unmapped recipe, with one energy, not a sum over sites."""
     if problem.recipe.has_several_potentials or isinstance(problem.layout.coordinates, Mapped):
         return False
     sitewise = isinstance(problem.energy, Energy) and problem.energy.is_sitewise
-    return FEWEST <= near.mode.numel() <= MOST and not sitewise
+    return FEWEST <= pilot.theta[0].numel() <= MOST and not sitewise
 
 
 def shrunk(draws: torch.Tensor) -> torch.Tensor:
@@ -128,10 +131,3 @@ def refined(coordinates: Affine, draws: torch.Tensor) -> Affine:
     root = torch.linalg.cholesky(shrunk(flat))
     center = draws.to(torch.float64).mean((0, 1)).to(draws.dtype)
     return Affine(coordinates(center), (coordinates.matrix.to(torch.float64) @ root).to(coordinates.matrix.dtype))
-
-
-def around(near: Laplace, coordinates: Affine) -> Laplace:
-    """The mode and the normal law around it, mapped into these coordinates."""
-    matrix = coordinates.matrix.to(torch.float64)
-    root = torch.linalg.solve(matrix, near.root.to(torch.float64)).to(near.root.dtype)
-    return replace(near, mode=coordinates.inverse(near.mode), root=root)

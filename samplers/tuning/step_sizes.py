@@ -4,15 +4,13 @@ import math
 from collections.abc import Sequence
 
 import torch
+from scipy.special import ndtri
 
 from recipe.errors import RecipeError
 
 from .pilot import Pilot, acceptance
 
-COARSE = [2.0**k for k in range(-40, 21)]
-FINE = [2.0 ** (k / 3) for k in range(-4, 4)]
-PROPOSALS = 10  # of one word, at each step size
-FEWEST = 3
+COARSE = [4.0**k for k in range(-20, 11)]
 SMALLEST = 3  # step sizes from which the work is extrapolated
 WORDS = 16  # of a stretch, over which the work is summed
 SIZES = [2.0 ** (k / 4) for k in range(-12, 4)]
@@ -21,7 +19,7 @@ STRETCHES = 320  # at each step size
 
 def coarse(pilot: Pilot, target: float, where: str) -> float:
     """The step size of a target acceptance, to some ten per cent, for an energy of any scale."""
-    rates = acceptance(pilot.works(COARSE, 3)).tolist()
+    rates = acceptance(pilot.works(COARSE, 2)).tolist()
     h = where_it_falls(COARSE, rates, target)
     if h is None:
         what = f"not even steps of {COARSE[0]:.0e} are accepted, but {100 * rates[0]:.0f} % of them"
@@ -29,12 +27,18 @@ def coarse(pilot: Pilot, target: float, where: str) -> float:
     return h
 
 
-def fine(pilot: Pilot, around: float, target: float, repeat: int) -> float:
-    """The step size of a target acceptance, from one run at eight step sizes around a first guess."""
-    sizes = [around * factor for factor in FINE]
-    works = pilot.works(sizes, max(FEWEST, PROPOSALS // repeat), repeat)
-    h = where_it_falls(sizes, acceptance(works).tolist(), target)
-    return sizes[0] if h is None else h
+def corrected(h: float, rate: float, target: float) -> float:
+    """The step size of a target acceptance, from the acceptance at h, 2 Phi(-c h^2), by a factor 2 at most.
+
+    Source: Beskos et al. 2013, theorem 3.6.
+
+    >>> round(corrected(1.0, 0.5, 0.9), 3)
+    0.5
+    >>> corrected(1.0, 0.8, 0.8)
+    1.0
+    """
+    reached, wanted = (-ndtri(min(max(x, 1e-3), 1 - 1e-3) / 2) for x in (rate, target))
+    return h * min(2.0, max(0.5, float(wanted / reached) ** 0.5))
 
 
 def where_it_falls(sizes: Sequence[float], rates: Sequence[float], target: float) -> float | None:

@@ -10,7 +10,7 @@ import integrators
 from integrators.requirements import check_one_vector
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 from recipe.results import aligned, html_table
 
 from ..running.points import Start, start_of
@@ -19,14 +19,15 @@ from ..running.start import given_state
 from ..stock import named
 from ..target.foreign import check_value
 from ..target.model import Model
+from ..target.potential import differentiated
 from ..target.target import check_energy_is_asked_for, data_of, energy_of
 from ..target.traced import tried
 from .gradient_noise import Kick, gradient_noise, kick_of, without
-from .laplace import EnergyAt, Laplace, laplace_approximation
+from .mode import EnergyAt
 from .pilot import Pilot
 from .preconditioning import preconditioned
 from .problem import Problem
-from .tuner import Tuner
+from .tuner import APART, Tuner
 
 LEAST_CHAINS = 32  # of pilot runs
 
@@ -38,7 +39,7 @@ class Settings:
     """Arguments of `samplers.sample` that `tune` chose, with a reason for each, printed by `print`.
 
     `arguments` are for `sample(recipe, energy, **settings.arguments)`; `reasons` are by name of the argument, chosen or
-    not.
+    not, with the numbers of tuning.
 
     >>> print(Settings({"step_size": 0.5}, "sgld", {"step_size": "0.5: 57 % are accepted"}))
     sgld, tuned
@@ -47,16 +48,20 @@ class Settings:
 
     arguments: Mapping[str, Any]
     recipe: str
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.recipe}, tuned", *(f"  {line}" for line in aligned(self.reasons.items()))])
+        return "\n".join([f"{self.recipe}, tuned", *(f"  {line}" for line in aligned(self._rows))])
 
     def __repr__(self) -> str:
         return f"<{self.recipe}, tuned: {', '.join(self.arguments)}>"
 
     def _repr_html_(self) -> str:
-        return html_table(f"{self.recipe}, tuned", ("argument", "choice and reason"), self.reasons.items())
+        return html_table(f"{self.recipe}, tuned", ("argument", "choice and reason"), self._rows)
+
+    @property
+    def _rows(self) -> list[tuple[str, str]]:
+        return [(name.replace("_", " "), str(reason)) for name, reason in self.reasons.items()]
 
 
 def tune(
@@ -74,17 +79,19 @@ def tune(
     coordinates: Any = None,
     metropolis: bool | Metropolis | None = True,
     bias: float = 0.02,
+    budget: int = 200_000,
     **parameters: Any,
 ) -> Settings:
     """The settings of a run, chosen by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
 
-    From a finite mode of U, by L-BFGS from `init`, pilot runs of 32 chains or more start in the normal law of the
-    curvature there. Pilot runs are Metropolised, so that their law is exp(-U/T) at every step size. They choose:
+    Pilot runs of 32 chains or more start at `init`, a model's at draws of its priors, and are Metropolised, so that
+    their law is exp(-U/T) at every step size. Windows of them follow each other until chains have met, as by R-hat; no
+    mode is asked for, and U may be unbounded, as that of scales that may be 0 is. They choose:
 
-    * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the variances of
-      draws; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the identity, with every mass
-      or preconditioner 1, if these give a quarter more effective draws a gradient. No coordinates are chosen where the
-      parameter of scales is given;
+    * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the ranges of
+      draws and of gradients there; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the
+      identity, with every mass or preconditioner 1, if these give a quarter more effective draws a gradient. No
+      coordinates are chosen where the parameter of scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
     * the step size, and with momenta `Metropolis(repeat)`, the words of a proposal: for an acceptance of 57 % without
       momenta, with momenta for the most effective draws a gradient of the worst statistic;
@@ -95,17 +102,20 @@ def tune(
       a budget or a thermostat. The pilot runs on all data;
     * the start: the last states of pilot chains.
 
-    For several potentials, whose energies come by name, the mode and the curvature are of their sum, and h is the time
-    of a whole word, with all its short kicks. No dense coordinates are chosen for several potentials, nor for a
-    `mapped` recipe, whose scales and mode are of z.
+    For several potentials, whose energies come by name, h is the time of a whole word, with all its short kicks. No
+    dense coordinates are chosen for several potentials, nor for a `mapped` recipe, whose scales are of z. With
+    `batch_size` pilot chains start at the mode that L-BFGS finds from `init`.
 
+    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins. The reasons have
+    numbers, too: the `chains` and `gradients` of the pilot, the worst `r_hat` of the last window, and the
+    `ratio_of_scales`, the greatest over the least; chains that have not met give a RuntimeWarning with these.
     Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments are those of
-    `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, and for an energy
-    without a finite mode, a target with ends or of explicit coordinates, and a recipe whose steps have no work. Ctrl-C
-    ends tuning with KeyboardInterrupt.
+    `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, for a target with
+    ends or of explicit coordinates, for a recipe whose steps have no work, and where chains have not met and U, no
+    model's, has no finite mode. Ctrl-C ends tuning with KeyboardInterrupt.
 
-    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Geyer 1992 (sample size); Chen et al. 2010
-    (covariance); Sivak, Chodera & Crooks 2013 (work).
+    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Seyboldt, Carlson & Carpenter 2026 (scales);
+    Geyer 1992 (sample size); Chen et al. 2010 (covariance); Sivak, Chodera & Crooks 2013 (work).
 
     >>> from samplers import HMC, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
@@ -125,6 +135,7 @@ def tune(
     kick = _kick(recipe, batch_size, proposal is not None, where)
     _, energy, coordinates = energy_of(recipe, energy, gradient, coordinates, "chain", data is not None, where)
     bias = number(where, "bias", bias, above=0, below=1)
+    budget = integer(where, "budget", budget, least=1)
     step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
     apart, modeless = "whose scales and modes are apart", "where U may be least without a mode"
@@ -132,16 +143,16 @@ def tune(
     for s in recipe.operators:
         raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
     step.check(1.0, temperature=temperature, **parameters)
+    of_model = isinstance(energy, Model)
     start, layout = given_state(
         step,
         energy,
         start_of(init),
-        chains=chains,
+        chains=max(chains, LEAST_CHAINS) if of_model and start_of(init).point is None else chains,
         parameters=parameters,
         coordinates=coordinates,
         seed=seed,
     )
-    of_model = isinstance(energy, Model)
     z = start[recipe.targets[0].name]
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
@@ -149,12 +160,14 @@ def tune(
         check_value(energy, where, "the mode of U, and steps that are accepted, are found by its value")
     of_target = replace(recipe, maps={})  # which the layout has
     problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme)
-    near = laplace_approximation(EnergyAt(problem.value(rows), where), z[0], temperature)
-
     fixed = dict(data=data, temperature=temperature, scheme=scheme)
-    starts = near.draws(max(chains, LEAST_CHAINS), seed)
+    at = EnergyAt(problem.value(rows), where)
+    z = z if kick is None else at.mode(z[0])[None]
+    starts = _finite(at.value, z[torch.arange(max(chains, LEAST_CHAINS)) % len(z)], where)
     pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters))
-    tuner = preconditioned(problem, pilot, near, parameters, repeat, where)
+    tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
+    if tuner.r_hat > APART:
+        _warn_of_spike(tuner, where)
     if proposal is not None:
         tuner.choose(repeat)
     else:
@@ -165,13 +178,14 @@ def tune(
         noisy = tuner.problem.value(batches)
         tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
 
-    of_chains = None if of_model else layout.shapes is None
-    begin = Start(_start(tuner, chains, layout.seen(near.mode), of_model), per_chain=of_chains)
+    states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
+    states = states if isinstance(states, dict) else {recipe.targets[0].name: states.clone()}
+    begin = Start(states, per_chain=None if of_model else True)
     chosen: dict[str, Any] = dict(batch_size=batch_size, chains=chains, init=begin)
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
-    return Settings(arguments, recipe.name, _account(near, layout.shapes is None or of_model, tuner))
+    return Settings(arguments, recipe.name, _account(tuner))
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:
@@ -188,21 +202,35 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
     return kick
 
 
-def _start(tuner: Tuner, chains: int, mode: Any, of_model: bool) -> dict[str, torch.Tensor]:
-    """The start of the run's chains: states of the pilot, or for named tensors, which have one start, the mode."""
-    states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
-    if isinstance(mode, dict):
-        return states if of_model else mode
-    return {tuner.pilot.recipe.targets[0].name: states.clone()}
+def _finite(value: Callable, starts: torch.Tensor, where: str) -> torch.Tensor:
+    """The starts `(chains, *shape)`, where a chain whose U or slope is not finite takes the start of another one."""
+    jet = differentiated(value, starts)
+    finite = (jet.value.isfinite() & jet.slope.flatten(1).isfinite().all(1)).nonzero().flatten()
+    if not len(finite):
+        what = f"U or its slope is not finite at the start of each of {len(starts)} chains"
+        raise RecipeError(where, what, do="Give another init, or start in float64.")
+    chains = torch.arange(len(starts), device=starts.device)
+    return starts[torch.where(torch.isin(chains, finite), chains, finite[chains % len(finite)])]
 
 
-def _account(near: Laplace, has_states: bool, tuner: Tuner) -> dict[str, str]:
-    pilot = tuner.pilot
-    start = "the last states of pilot chains" if has_states else "the mode: let a warm-up forget it"
-    sites = near.mode.numel()
+def _account(tuner: Tuner) -> dict[str, Any]:
+    """The choices with their reasons, and the numbers of tuning."""
+    low, high = (float(x) for x in tuner.units.aminmax())
     return {
-        "mode": f"U = {near.value:.6g}, by L-BFGS; the pilot began in the normal law of its curvature",
-        "init": start,
+        "init": f"the last states of pilot runs of {len(tuner.pilot.theta)} chains",
         **tuner.reasons,
-        "cost": f"{pilot.runs} pilot runs of {len(pilot.theta)} chains of {sites} sites, {pilot.words} words each",
+        "chains": len(tuner.pilot.theta),
+        "gradients": tuner.pilot.gradients,
+        "r_hat": round(tuner.r_hat, 4),
+        "ratio_of_scales": float(f"{high / low:.3g}"),
     }
+
+
+def _warn_of_spike(tuner: Tuner, where: str) -> None:
+    numbers = _account(tuner)
+    warn(
+        f"{where}: the {numbers['chains']} pilot chains have not met after {numbers['gradients']} gradients, their "
+        f"R-hat is {numbers['r_hat']:.3g}, their scales are in a ratio of {numbers['ratio_of_scales']:.2g}, and the "
+        "settings may be those of a spike or of a mode. Write effects in units of their scale (non-centred), give a "
+        "greater budget, or start elsewhere."
+    )

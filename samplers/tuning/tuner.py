@@ -1,56 +1,63 @@
 """The order of tuning: scales and damping from pilot draws, then the step size and the words of a proposal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from sympy import lambdify
 
+from ..results.statistics import split_r_hat
 from ..running.sampling import Metropolis
 from .gradient_noise import Kick, budget_of, greatest_step
-from .laplace import Laplace
-from .pilot import Pilot, Trial, in_words, trial
+from .mode import EnergyAt, check_mode
+from .pilot import Pilot, Trial, acceptance, in_words, trial
 from .problem import Problem
 from .roles_of_parameters import damping_of, inverse_mass, scale_of
-from .step_sizes import coarse, fine, step_size_of_bias
+from .step_sizes import coarse, corrected, step_size_of_bias, where_it_falls
 
-WINDOWS = 2  # runs whose variances set the scales
 SHORTEST, LONGEST = 60, 400  # words in a window
-TIMES = 20  # relaxation times of the slowest direction in a window
+FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a window
+SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
+MET, APART = 1.1, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
+FALLS = 0.95  # of R-hat from one long window to the next, as long as chains come nearer to each other
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.8  # the acceptance of proposals whose momenta are drawn anew. Beskos et al. (2013), rounded up
+OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
 UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-WORSE = 0.8  # share of the best efficiency, below which a trial counts as worse
-PATIENCE = 2  # worse trials, after which longer proposals are not tried
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class Tuner:
     """Chooses parameters and step size for the chains of a pilot: `chosen` by name, with `reasons`.
 
-    `problem`: the energy in the coordinates of the pilot; `near`: the Laplace approximation there; `held`:
-    parameters that are kept; `scaled`: whether each site gets a scale; `guess`: a first step size.
+    `problem`: the energy in the coordinates of the pilot; `held`: parameters that are kept; `budget`: gradients, after
+    which no window or trial begins; `scaled`: whether each site gets a scale; `is_proper`: whether exp(-U/T) is known
+    to have an integral.
     """
 
     def __init__(
         self,
         problem: Problem,
         pilot: Pilot,
-        near: Laplace,
         held: Mapping[str, Any],
+        budget: int,
         where: str,
         *,
         scaled: bool = True,
-        guess: float | None = None,
+        is_proper: bool = True,
     ) -> None:
         scale = scale_of(pilot.recipe) if scaled else None
         damping = damping_of(pilot.recipe)
         self.problem = problem
         self.pilot = pilot
         self.where = where
-        self.reasons: dict[str, str] = {}
+        self.budget = budget
+        self.is_proper = is_proper
+        self.start = pilot.theta[0]
+        self.energy = EnergyAt(problem.value(problem.rows), where)
+        self.reasons: dict[str, Any] = {}
         self.chosen: dict[str, Any] = {}
         self.has_momenta = bool(pilot.recipe.momenta)
         self.words = UNDAMPED if self.has_momenta and damping is None else 1  # of a proposal in the windows
@@ -59,45 +66,90 @@ class Tuner:
         self.damping = damping if damping is not None and damping.parameter.name not in held else None
         if scale is None and scaled:
             self.reasons["scale"] = "none: the recipe has no parameter that is a unit of each site"
-        self._rescale(near.sds())
-        self.frequency = self._damp(near.widest(self._roots_of_masses()))
-        self.axis = torch.zeros(near.mode.numel(), dtype=torch.float64)
         self.later = pilot.theta[:, None]
+        self.units = self._units()
+        self._rescale()
+        self.frequency = self._damp(float((self.units * self._roots_of_masses()).square().max()))
+        self.axis = torch.zeros(pilot.theta[0].numel(), dtype=torch.float64)
+        self.r_hat = math.inf
         self.trials: list[Trial] = []
-        self.guess = coarse(pilot, self._wanted, where) if guess is None else guess
+        self.guess = coarse(pilot, self._wanted, where)
 
-    def settle(self, windows: int = WINDOWS) -> None:
-        """Sets scales and damping from the variances of draws, in windows that follow each other."""
-        target = self.pilot.recipe.targets[0].name
-        for _ in range(windows):
-            draws = self.pilot.run([self.guess], self._window() // self.words, self.words)[target]
-            self.later = draws[:, draws.shape[1] // 2 :]
-            flat = self.later.flatten(0, 1)
-            self._rescale(flat.std(0))
-            weights = self._roots_of_masses()
-            variance, axis = _widest(flat * weights)
-            self.axis = axis * weights.expand(flat.shape[1:]).flatten().to(axis)
-            self.frequency = self._damp(variance)
-            self.guess = fine(self.pilot, self.guess, self._wanted, self.words)
+    def settle(self) -> None:
+        """Sets scales, damping and the step size in windows, until chains have met, or come no nearer to each other.
+
+        Raises RecipeError where chains are apart, and U that need not be proper has no finite mode.
+        """
+        words = SHORTEST
+        while True:
+            before, units = self.r_hat, self.units
+            self._window(words)
+            if (self.units / units).log().abs().max() > math.log(2):  # the step size was of other units
+                self.guess = coarse(self.pilot, self._wanted, self.where)
+            if words >= LONGEST:
+                if self.r_hat > APART and not self.is_proper:
+                    check_mode(self.energy, self.start, self.root_temperature**2)
+                    self.is_proper = True
+                if self.r_hat < MET or self.r_hat > FALLS * before or self.is_spent:
+                    break
+            words = min(2 * words, max(words, LONGEST))
         self._explain(len(self.later.flatten(0, 1)))
 
-    def race(self, repeat: int | None, *axes: torch.Tensor, least: float = 0.0) -> None:
+    def _window(self, words: int) -> None:
+        """Runs so many words at several step sizes, and sets scales, damping and the next step size."""
+        sizes = [self.guess * factor for factor in FACTORS]
+        run = self.pilot.run(sizes, max(2, words // (self.words * len(sizes))), self.words)
+        draws = run[self.pilot.recipe.targets[0].name]
+        self.r_hat = float(split_r_hat(draws).nan_to_num(nan=1.0).max())
+        self.later = draws[:, draws.shape[1] // 2 :]
+        self.units = self._units()
+        self._rescale()
+        weights = self._roots_of_masses()
+        variance, axis = _widest(self.later.flatten(0, 1) * weights)
+        self.axis = axis * weights.expand(draws.shape[2:]).flatten().to(axis)
+        self.frequency = self._damp(variance)
+        rates = acceptance(self.pilot.by_size(run["work"], len(sizes))).tolist()
+        rising = sorted(range(len(sizes)), key=sizes.__getitem__)
+        sizes, rates = [sizes[k] for k in rising], [rates[k] for k in rising]
+        self.guess = where_it_falls(sizes, rates, self._wanted) or sizes[0]
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the gradients of the budget are spent."""
+        return self.pilot.gradients >= self.budget
+
+    def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
         """Tries numbers of words of a proposal, or the given one; `best` is then the most efficient trial.
 
+        From a quarter period of the slowest direction, longer and then shorter ones, as long as they are better.
         `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside the slowest
-        direction's. Trials end where no length can reach the efficiency `least`, which grows at most with length.
+        direction's.
         """
         slowest = self.axis.to(torch.float64)
         if self.pilot.coordinates is not None:
             slowest = torch.linalg.solve(self.pilot.coordinates.matrix.T.to(torch.float64), slowest)
-        lengths: Sequence[int] = LENGTHS if self.has_momenta else (1,)
-        for length in lengths if repeat is None else (repeat,):
-            self.guess = fine(self.pilot, self.guess, self._wanted, length)
+        directions = torch.stack([slowest, *axes])
+        if repeat is not None or not self.has_momenta:
+            self._try(repeat or 1, directions)
+            return
+        quarter = self._longest(1) / self.guess
+        first = 0 if math.isinf(quarter) else min(range(len(LENGTHS)), key=lambda k: abs(LENGTHS[k] - quarter))
+        for way in (LENGTHS[first:], LENGTHS[:first][::-1]):
+            for length in way:
+                self._try(length, directions)
+                if self.trials[-1] is not self.best or self.is_spent:
+                    break
+
+    def _try(self, length: int, directions: torch.Tensor) -> None:
+        """A trial of so many words, at the step size of the one before, corrected by the acceptance there."""
+        for _ in range(2):
             h = min(self.guess, self._longest(length))
-            self.trials.append(trial(self.pilot, h, length, torch.stack([slowest, *axes])))
-            worse = all(t.efficiency < WORSE * self.best.efficiency for t in self.trials[-PATIENCE:])
-            if worse or self.trials[-1].efficiency * LENGTHS[-1] / length < least:
+            one = trial(self.pilot, h, length, directions)
+            if h == self.guess:
+                self.guess = corrected(h, one.acceptance, self._wanted)
+            if abs(one.acceptance - self._wanted) < OFF or h < self.guess:
                 break
+        self.trials.append(one)
 
     @property
     def best(self) -> Trial:
@@ -155,15 +207,24 @@ class Tuner:
             return math.inf
         return math.pi / (2 * self.frequency * repeat)
 
-    def _window(self) -> int:
-        if self.frequency is None:
-            return LONGEST
-        return int(min(LONGEST, max(SHORTEST, TIMES / (self.frequency * self.guess))))
+    def _units(self) -> torch.Tensor:
+        """The units of sites, sqrt(T) times the root of the range of draws over that of gradients, between quartiles.
 
-    def _rescale(self, units: torch.Tensor) -> None:
-        """Sets the scale from standard deviations of the sites at the temperature T."""
+        A unit is the standard deviation of a Gaussian wherever its draws are, before chains have found their law, too.
+        Source: Seyboldt, Carlson & Carpenter 2026, "Preconditioning Hamiltonian Monte Carlo by minimizing Fisher
+        divergence", with ranges in place of standard deviations.
+        """
+        points = self.later[:, :: max(1, self.later.shape[1] // SLOPES)].flatten(0, 1)
+        self.pilot.gradients += len(points)
+        ordered = [x.nan_to_num().sort(0).values for x in (points, self.energy.gradient(points))]
+        wide, steep = (x[3 * len(x) // 4] - x[len(x) // 4] for x in ordered)
+        units = self.root_temperature * (wide / steep).sqrt()
+        return torch.where(units.isfinite() & (units > 0), units, 1.0)
+
+    def _rescale(self) -> None:
+        """Sets the scale from the units of the sites at the temperature T."""
         if self.scale is not None:
-            self.pilot.parameters[self.scale.parameter.name] = self.scale.values(units / self.root_temperature)
+            self.pilot.parameters[self.scale.parameter.name] = self.scale.values(self.units / self.root_temperature)
 
     def _roots_of_masses(self) -> torch.Tensor:
         """The roots of the masses of the sites, 1 where there are none; sites times these have the mass 1."""
@@ -194,7 +255,7 @@ class Tuner:
             name = self.scale.parameter.name
             low, high = parameters[name].aminmax()
             power = {-2: "one over the variance", 2: "the variance", -1: "one over the sd", 1: "the sd"}
-            of_what = f"{power[self.scale.power]} of each site in {draws} pilot draws"
+            of_what = f"{power[self.scale.power]} of each site, by {draws} pilot draws and gradients there"
             self.reasons[name] = f"{low:.2g} to {high:.2g}: {of_what}"
         if self.damping is not None and self.damping.parameter.name in parameters:
             name = self.damping.parameter.name
