@@ -134,7 +134,7 @@ def test_what_is_given_stays_and_chains_of_named_tensors_start_apart(brief):
     starts = arguments["init"].point
     assert starts["w"].shape == (4, 2) and starts["c"].shape == (4, 1) and len(starts["w"].unique(dim=0)) == 4
     away = (starts["w"] - torch.tensor([2.0, 3.0], dtype=F64)).abs()
-    assert (away < 6.5).all()  # of a standard deviation of 1; zero, where they were sent off, is 2 and 3 away
+    assert (away < 6.5).all()  # standard deviations
     # one over the variance at T = 1, of curvatures 2, 2 and 1
     assert torch.allclose(arguments["m"], torch.tensor([2.0, 2.0, 1.0], dtype=F64), rtol=0.4)
     draws = sample(UnderdampedLangevin, energy, steps=5, progress=False, **arguments)

@@ -16,8 +16,8 @@ from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
 from ..target.coordinates import Affine
 
-TRIAL = 320  # words of a trial
-LEAST_DRAWS = 24
+TRIAL = 200  # words of a trial
+LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
     "accepted none of",
     "the energy raised an error",

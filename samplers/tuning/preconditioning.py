@@ -16,11 +16,11 @@ from ..target.coordinates import Affine, Mapped
 from .pilot import Pilot
 from .problem import Problem
 from .roles_of_parameters import scale_of
-from .tuner import Tuner
+from .tuner import APART, LONGEST, Tuner
 
 FEWEST, MOST = 2, 200  # sites of a dense covariance
 WINDOWS = 2  # of dense coordinates
-ALIKE = 2.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
+ALIKE = 3.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
 MORE = 1.25  # the least ratio of efficiencies, dense coordinates over scales, at which these are taken
 
 
@@ -43,7 +43,8 @@ def preconditioned(
     plain.settle()
     plain.budget = budget
     scale = scale_of(problem.recipe)
-    if (scale is not None and scale.parameter.name in held) or not may_be_dense(problem, pilot) or plain.is_spent:
+    is_held = scale is not None and scale.parameter.name in held
+    if is_held or not may_be_dense(problem, pilot) or plain.r_hat > APART:
         return plain
     draws = plain.later.flatten(2)
     seen = condition(draws, plain.units.flatten() if scale is not None else torch.ones_like(draws[0, 0]))
@@ -77,7 +78,7 @@ def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any],
             pilot, energy=problem.of_target(), theta=theta, parameters=dict(parameters), coordinates=coordinates
         )
         tuner = Tuner(problem, pilot, held, plain.budget, where, scaled=False)
-        tuner.settle()
+        tuner.settle(LONGEST)
         draws = tuner.later
     return tuner
 

@@ -19,13 +19,14 @@ from .step_sizes import coarse, corrected, step_size_of_bias, where_it_falls
 SHORTEST, LONGEST = 60, 400  # words in a window
 FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a window
 SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
-MET, APART = 1.1, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
+MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
 FALLS = 0.95  # of R-hat from one long window to the next, as long as chains come nearer to each other
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.8  # the acceptance of proposals whose momenta are drawn anew. Beskos et al. (2013), rounded up
 OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
-UNDAMPED = 8  # words of a proposal in the windows, where momenta are drawn anew before each
+UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are drawn anew before each
+SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -75,12 +76,12 @@ class Tuner:
         self.trials: list[Trial] = []
         self.guess = coarse(pilot, self._wanted, where)
 
-    def settle(self) -> None:
+    def settle(self, words: int = SHORTEST) -> None:
         """Sets scales, damping and the step size in windows, until chains have met, or come no nearer to each other.
 
-        Raises RecipeError where chains are apart, and U that need not be proper has no finite mode.
+        `words`: in the first window. Raises RecipeError where chains are apart, and U that need not be proper has no
+        finite mode.
         """
-        words = SHORTEST
         while True:
             before, units = self.r_hat, self.units
             self._window(words)
@@ -90,7 +91,7 @@ class Tuner:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
-                if self.r_hat < MET or self.r_hat > FALLS * before or self.is_spent:
+                if self.r_hat < MET or FALLS * before < self.r_hat < APART or self.is_spent:
                     break
             words = min(2 * words, max(words, LONGEST))
         self._explain(len(self.later.flatten(0, 1)))
@@ -112,6 +113,8 @@ class Tuner:
         rising = sorted(range(len(sizes)), key=sizes.__getitem__)
         sizes, rates = [sizes[k] for k in rising], [rates[k] for k in rising]
         self.guess = where_it_falls(sizes, rates, self._wanted) or sizes[0]
+        if self.words > 1:
+            self.words = int(min(LONG, max(UNDAMPED, self._longest(1) / self.guess)))
 
     @property
     def is_spent(self) -> bool:
@@ -121,9 +124,9 @@ class Tuner:
     def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
         """Tries numbers of words of a proposal, or the given one; `best` is then the most efficient trial.
 
-        From a quarter period of the slowest direction, longer and then shorter ones, as long as they are better.
-        `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside the slowest
-        direction's.
+        From somewhat below a quarter period of the slowest direction the shorter ones, or else the longer ones, are
+        tried as long as they are better. `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose
+        sample size counts beside the slowest direction's.
         """
         slowest = self.axis.to(torch.float64)
         if self.pilot.coordinates is not None:
@@ -132,12 +135,15 @@ class Tuner:
         if repeat is not None or not self.has_momenta:
             self._try(repeat or 1, directions)
             return
-        quarter = self._longest(1) / self.guess
-        first = 0 if math.isinf(quarter) else min(range(len(LENGTHS)), key=lambda k: abs(LENGTHS[k] - quarter))
-        for way in (LENGTHS[first:], LENGTHS[:first][::-1]):
-            for length in way:
+        likely = 1.0 if self.words == 1 else min(LONG, SHARE * self._longest(1) / self.guess)
+        first = min(range(len(LENGTHS)), key=lambda k: abs(LENGTHS[k] - likely))
+        self._try(LENGTHS[first], directions)
+        for way in (LENGTHS[:first][::-1], LENGTHS[first + 1 :]):
+            for length in way if self.best is self.trials[0] else ():
+                if self.is_spent or self.r_hat > APART:  # sample sizes of chains apart tell nothing
+                    return
                 self._try(length, directions)
-                if self.trials[-1] is not self.best or self.is_spent:
+                if self.trials[-1] is not self.best:
                     break
 
     def _try(self, length: int, directions: torch.Tensor) -> None:
