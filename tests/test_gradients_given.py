@@ -129,7 +129,7 @@ def test_temperatures_side_by_side_and_one_chain():
     assert draws.info["swaps"] == own.info["swaps"]
 
 
-def test_the_mode_is_found_and_a_run_is_tuned_by_it():
+def test_the_mode_is_found_and_a_run_is_tuned():
     mode = samplers.find_mode(regression, ZERO, DATA, gradient=slope_of_regression)
     torch.testing.assert_close(mode, samplers.find_mode(regression, ZERO, DATA), rtol=1e-6, atol=1e-6)
     draws = sample(
@@ -140,7 +140,7 @@ def test_the_mode_is_found_and_a_run_is_tuned_by_it():
         step_size="auto",
         metropolis=samplers.Metropolis(repeat=1),
     )
-    assert draws.info["tuned"]["mode"].startswith("U = 0") and min(draws.info["acceptance"]) > 0
+    assert draws.info["tuned"]["r_hat"] < 1.5 and min(draws.info["acceptance"]) > 0
 
 
 def test_the_evidence_is_that_of_the_torch_function():

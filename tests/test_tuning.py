@@ -11,6 +11,7 @@ import torch
 from covering import slow
 from error_budget import CLAIMS, standard_score
 from sympy import exp, symbols
+from torch.distributions import HalfNormal, Normal
 
 import samplers
 from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
@@ -175,6 +176,43 @@ def test_what_it_cannot_know_is_refused(case):
         tune(**{"recipe": UnderdampedLangevin} | arguments)
     for word in words:
         assert word in str(refusal.value)
+
+
+# ---- without a mode
+
+SEEN, NOISE = torch.linspace(-1.5, 1.5, 12, dtype=F64), 0.5
+
+
+def hierarchical():
+    """Levels of 12 groups, centred, whose scale has a half-normal prior: U is unbounded where the scale goes to 0."""
+    zero, two = torch.tensor([0.0, 2.0], dtype=F64)
+    priors = {
+        "mu": Normal(zero, two),
+        "scale": HalfNormal(two),
+        "level": lambda v: Normal(v["mu"].expand(12), v["scale"]),
+    }
+    return samplers.model(priors, lambda v: Normal(v["level"], NOISE).log_prob(SEEN))
+
+
+def moments_of_scale():
+    """The means of the scale and of its square, by sums over a grid; levels and mu are integrated out by hand."""
+    grid = torch.linspace(1e-4, 8, 40_000, dtype=F64)
+    spread = grid.square() + NOISE**2  # of what is seen, about mu
+    logs = -(grid.square() / 4 + SEEN.square().sum() / spread + 12 * spread.log() + (12 / spread + 1 / 4).log()) / 2
+    weights = torch.softmax(logs, 0)  # the seen numbers sum up to 0
+    return float((weights * grid).sum()), float((weights * grid.square()).sum())
+
+
+def test_a_hierarchical_model_without_a_mode_is_tuned_and_its_exact_draws_are_right():
+    energy = hierarchical()
+    settings = tune(HMC, energy, chains=64, seed=1, budget=80_000)
+    assert settings.reasons["r_hat"] < 1.5 and 2e4 < settings.reasons["gradients"] < 1.2e5
+    scale = sample(HMC, energy, warmup=20, steps=100, seed=2, progress=False, **settings.arguments)["scale"]
+    first, second = moments_of_scale()
+    scores = {"scale": scale.mean(1) - first, "scale^2": scale.square().mean(1) - second}
+    scores = {name: standard_score(of_chain) for name, of_chain in scores.items()}
+    assert CLAIMS["tuned"].failures(scores) == {}
+    assert all(abs(score) < 4 for score in scores.values()), scores
 
 
 # ---- several potentials

@@ -16,6 +16,7 @@ from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
 from ..target.coordinates import Affine
 
+STUCK = 0.02  # the least acceptance of a chain in the harmonic mean
 TRIAL = 200  # words of a trial
 LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
@@ -113,7 +114,10 @@ def acceptance(works: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Trial:
-    """A step size and number of words with their `efficiency`, effective draws a gradient of the worst statistic."""
+    """A step size and number of words with their `efficiency`, effective draws a gradient of the worst statistic.
+
+    `acceptance`: the harmonic mean of that of the chains.
+    """
 
     step_size: float
     repeat: int
@@ -130,7 +134,8 @@ def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Tr
     values = torch.cat([some, theta @ axes.to(theta).T], -1)
     values = values - values.mean((0, 1))
     sizes = sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0)
-    accepted = acceptance(draws["work"].flatten() / float(pilot.fixed["temperature"]))
+    by_chain = acceptance(draws["work"].to(torch.float64) / float(pilot.fixed["temperature"]))
+    accepted = 1 / by_chain.clamp(min=STUCK).reciprocal().mean()  # a chain that stands still counts as many that move
     return Trial(step_size, repeat, float(accepted), float(sizes.min()) / (len(theta) * steps * repeat))
 
 

@@ -52,6 +52,9 @@ def preconditioned(
         plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
         return plain
     plain.race(repeat)
+    if plain.is_spent:
+        plain.reasons["coordinates"] = "those of the energy: the gradients of the budget are spent"
+        return plain
     dense = _dense(plain, parameters, held, where)
     dense.race(repeat, plain.axis)
     best = plain if dense.best.efficiency < MORE * plain.best.efficiency else dense
