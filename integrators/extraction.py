@@ -27,7 +27,7 @@ from sympy import (
 from recipe.operators import Applied, operators_of, times
 from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Total, is_site, total
 
-from .functions import MatrixFunction
+from .functions import Change, MatrixFunction
 from .program import Draw, Let, Local, Observe, Solve, Statement, Sum
 from .variates import Drawn, Variate
 
@@ -105,6 +105,9 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
 
     def name(e: Expr, extract: Extraction) -> Symbol:
         match e:
+            case Change() if not is_site(e.integrand):
+                own = Local(names.fresh("change"))
+                statements.append(Let(own, extract(e.integrand)))
             case Total():
                 inside = extract(e.integrand)
                 own = Local(names.fresh("sum"))

@@ -4,6 +4,8 @@ import math
 
 from sympy import Expr, Function, Piecewise, S, Symbol, exp
 
+from recipe.symbols import Total
+
 
 class phi1(Function):
     """(e^x - 1)/x, and 1 at 0: the response of a linear equation to a constant force."""
@@ -124,3 +126,22 @@ class SquareRoot(MatrixFunction):
     parts = "L"
     is_triangular = True
     text = "square_root"
+
+
+class Change(Total):
+    """The difference of two values of a chain; of sums over sites the sum of the differences by site, not split.
+
+    >>> from recipe import vector
+    >>> p, q = vector("p"), vector("q")
+    >>> Change(p**2, q**2), Change(total(p), total(q))
+    (total(p**2 - q**2), total(p) - total(q))
+    """
+
+    def __new__(cls, after, before):
+        return Expr.__new__(cls, after, before)
+
+    @property
+    def integrand(self) -> Expr:
+        """The difference, by site where there are sites."""
+        after, before = self.args
+        return after - before

@@ -8,15 +8,16 @@ without curl is then MALA, a step with a momentum drawn anew HMC, a step with a 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sympy import Add, And, Expr, Piecewise, S, exp
+from sympy import And, Expr, Piecewise, S, Symbol, exp
 
 from recipe import Energy, Recipe
 from recipe.arguments import integer
 from recipe.errors import RecipeError
-from recipe.symbols import Adapted, Block
+from recipe.symbols import Adapted, Block, Potential, masked
 from recipe.symbols import temperature as T
 
 from .compiler import block_names, check_choices, check_fields, default_words, with_energy, word_of
+from .derivatives import Derivative
 from .domains import COMPARED, bounds
 from .extraction import unused
 from .flow import Flow
@@ -26,7 +27,7 @@ from .scheme import Move, Scheme, Word
 from .split import all_letters
 from .step import Step
 from .variates import Uniform
-from .work import ACCEPTED, DIRECTION, WORK, Worked, directed, works
+from .work import ACCEPTED, DIRECTION, WORK, Worked, change, directed, works
 
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
@@ -72,7 +73,7 @@ def metropolised(
     repeat = integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
     both_ways = directed(recipe, frozen)
     word, worked = _with_a_work(recipe, both_ways, scheme, pieces, frozen)
-    path = _path(recipe, word, worked, repeat)
+    path = _path(recipe, _formula_of_H(recipe, energy), word, worked, repeat)
     remembering = replace(both_ways, adapt={**both_ways.adapt, **{x: x for x in path.memory}}, claim=recipe.claim)
     opaque = energy if recipe.potential else None
     program = lower(remembering, Scheme(word.text, path.moves), path.flows, energy=opaque, value=True)
@@ -89,6 +90,13 @@ def metropolised(
     return MetropolisedStep(
         both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas, repeat
     )
+
+
+def _formula_of_H(recipe: Recipe, energy: Energy | None) -> Expr:
+    """H, with an energy by site in place of U: the change of U is then a sum of changes by site."""
+    if energy is None or energy.data or not energy.is_sitewise or recipe.has_several_potentials:
+        return recipe.H
+    return recipe.H.xreplace({recipe.potential: energy.value.xreplace({energy.coordinates[0]: recipe.targets[0]})})
 
 
 def _with_a_work(
@@ -144,7 +152,7 @@ class MetropolisedStep(Step):
 class Path:
     """The moves and flows of a step; the moves from `begin` to `end` are the proposal.
 
-    `memory`: quantities that hold a block's value from before a flow, for formulas after the flow.
+    `memory`: quantities that hold a value from before a flow, or from before the proposal, for formulas after it.
     """
 
     moves: tuple[Move, ...]
@@ -152,13 +160,12 @@ class Path:
     memory: tuple[Adapted, ...]
 
 
-def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: int) -> Path:
+def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], repeat: int) -> Path:
     """The path of a step, with flows that sum up the work of the proposal.
 
     A palindrome is the proposal in either direction of time; any other word is followed by its reverse, and a chain
     moves in the word at direction 1, in the reverse at direction -1.
     """
-    H = recipe.H
     standing_alone = {
         letter
         for letter, own in worked.items()
@@ -173,12 +180,14 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     )
     inside = word.moves[first:last]
     flows = {f"{letter} alone": worked[letter].flow for letter, _ in (*word.moves[:first], *word.moves[last:])}
-    flows[BEGIN] = Flow(BEGIN, {WORK: -H}, (), "work", True, "work = -H")
-    flows[END] = Flow(END, {WORK: WORK + H}, (), "work", True, "work = work + H")
+    old = _before(recipe, H, {b for letter, _ in inside for b in worked[letter].flow.updates})
+    begun = {WORK: S.Zero} | {kept: x for x, kept in old.items()}
+    flows[BEGIN] = Flow(BEGIN, begun, (), "work", True, "work = 0")
+    flows[END] = Flow(END, {WORK: WORK + change(H, {}, old)}, (), "work", True, "work = work + H - H before")
     for letter in dict.fromkeys(letter for letter, _ in inside):
         flows |= _with_work(H, worked[letter])
     forward = _with_returns(inside, flows)
-    memory = tuple(dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].left))
+    memory = (*old.values(), *dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].left))
     if Scheme(word.text, inside).is_palindrome:
         moves = forward * repeat
     else:
@@ -190,6 +199,15 @@ def _path(recipe: Recipe, word: Scheme, worked: Mapping[str, Worked], repeat: in
     return Path((*before, (BEGIN, S.One), *moves, (END, S.One), *after), flows, memory)
 
 
+def _before(recipe: Recipe, H: Expr, moved: Collection[Block]) -> dict[Expr, Adapted]:
+    """The quantities that keep what H reads of moved blocks from before the proposal: the blocks, and energies."""
+    read: dict[Expr, Symbol] = {b: b for b in recipe.state if b in moved and masked(H, Potential)[0].has(b)}
+    for U in recipe.potentials:
+        if H.has(U) and {*U.blocks} & {*moved}:
+            (read[U],) = Derivative(0, U).names(recipe).values()
+    return {x: Adapted(f"{s}_before", bool(s.is_vector), "real", S.Zero) for x, s in read.items()}
+
+
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     """The flow with its term of the work, and the flow that adds the work of the way back if there is one.
 
@@ -197,8 +215,7 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     """
     flow = worked.flow
     if worked.balanced and not flow.swaps:
-        terms = [e for e in Add.make_args(H) if e.has(*flow.updates)]
-        own = -Add(*(e.xreplace(flow.updates) - e for e in terms))
+        own = -change(H, flow.updates, {})
     else:
         own = worked.heat
     updates = flow.updates | worked.left
@@ -235,15 +252,15 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
     """The stages with each update of the memory as a new local variable."""
     latest: dict[Adapted, Local] = {}
     changed: list[Stage] = []
-    number = 0
+    taken: set[str] = set()
     for stage in stages:
         statements: list[Statement] = []
         for statement in stage.statements:
             statement = rewritten(statement, latest)
             if isinstance(statement, Set) and statement.block in memory:
-                number += 1
                 block = statement.block
-                latest[block] = Local(f"{block}{number}", block.is_vector)
+                latest[block] = Local(unused(block.name, taken), block.is_vector)
+                taken.add(latest[block].name)
                 statement = Let(latest[block], statement.value)
             statements.append(statement)
         changed.append(Stage(stage.title, tuple(statements)))
@@ -259,12 +276,13 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
     changed = {b for letter, _ in path.moves[begin:end] for b in path.flows[letter].updates}
     subjects: list[Block | Local] = [b for b in moving if b in changed]
     subjects += [g for _, g in program.carried]
-    before = {s: Local(f"{s}_before", bool(s.is_vector)) for s in subjects}
     kept = stages[begin + others]
-    keeping = tuple(Let(old, s) for s, old in before.items())
+    before = {s.value: s.name for s in kept.statements if isinstance(s, Let)}
+    new = {s: Local(f"{s}_before", bool(s.is_vector)) for s in subjects if s not in before}
+    keeping = tuple(Let(old, s) for s, old in new.items())
     stages[begin + others] = Stage(kept.title, (*keeping, *kept.statements))
     taken = {d.name for d in program.draws}
-    stages.insert(end + others + 1, _acceptance(before, taken))
+    stages.insert(end + others + 1, _acceptance({s: (before | new)[s] for s in subjects}, taken))
     program = replace(program, stages=tuple(stages), constants=(*program.constants, Let(COLDNESS, 1 / T)))
     verify(program)
     return program

@@ -19,7 +19,7 @@ samplers from jump and continuous Markov processes".
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Piecewise, S, diff, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, diff, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -34,7 +34,7 @@ from recipe.symbols import temperature as T
 
 from . import boundaries
 from .flow import Flow, on_the_line, solve
-from .functions import MatrixOU
+from .functions import Change, MatrixOU
 from .jump import solve_jump
 from .numerical_flows import METHODS
 from .program import DERIVATIVES
@@ -101,6 +101,24 @@ class Worked:
         """The quantities that keep old values of blocks for the returned heat, each with the value."""
         kept = {left(b): self.images.get(b, b) for b in self.flow.updates}
         return {s: kept[s] for s in self.returned.free_symbols & kept.keys()}
+
+
+def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> Expr:
+    """H at the values `after` of symbols less H at their values `before`; sums over sites are of changes by site.
+
+    Sums of all sites of a network differ by less than their rounding in float32.
+    """
+    of_chain: list[Expr] = []
+    by_site: list[Expr] = []
+    for term in Add.make_args(H):
+        if not term.has(*after, *before):
+            continue
+        whole = next((f for f in Mul.make_args(term) if isinstance(f, Total) and is_site(f.integrand)), None)
+        if whole is None:
+            of_chain.append(term)
+        else:
+            by_site.append(term / whole * whole.integrand)
+    return Add(*(Change(e.xreplace(after), e.xreplace(before)) for e in (*of_chain, Add(*by_site)) if e != 0))
 
 
 def left(block: Block) -> Adapted:

@@ -12,6 +12,7 @@ from covering import EVERY_MECHANISM, covering
 from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
 from test_kernels import KERNELS, against_torch, both, differences, gradient, moved, pair, sweep_of
+from test_work import works_at_large_H
 
 import integrators
 from integrators import noise
@@ -20,7 +21,7 @@ from integrators.kernels import launchers
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
 from integrators.noise import Key, philox
 from recipe import Recipe, RecipeError, potential, scalar, total, vector
-from samplers import MALA, SGNHT
+from samplers import HMC, MALA, SGNHT
 from samplers.testing import check
 from samplers.testing.cases import CASES
 
@@ -210,3 +211,10 @@ def test_an_accepted_step_is_that_of_torch(recipe, word):
     assert 0 < states[0]["accepted"].sum() < 14
     for name, x in states[0].items():
         torch.testing.assert_close(states[1][name], x, rtol=1e-12, atol=1e-12)
+
+
+def test_the_work_of_many_sites_is_exact_in_float32():
+    """H itself is rounded to .004."""
+    double = works_at_large_H(HMC, "torch", torch.float64, sites=40_000)
+    single = works_at_large_H(HMC, "triton", torch.float32, sites=40_000, device=TRITON)
+    assert (single - double).abs().max() < 1e-3

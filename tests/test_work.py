@@ -48,6 +48,7 @@ from samplers.testing.layers.work import accepted_step
 from samplers.testing.mutation import altered, wrong_texts
 from samplers.testing.subject import subject_of
 
+FLOATS = torch.float32, torch.float64
 CHAINS, STEPS, TEMPERATURE, MASS = 4000, 60, 0.8, 1.7
 theta, xi = vector("theta"), scalar("xi")
 n = total(1)
@@ -255,6 +256,37 @@ def test_a_total_of_a_parameter_per_site_and_a_chain_value_is_over_all_sites_als
             works.append(step(start, 0.1, noise=noise.Key(3, 0), m=value)["work"])
     for other in works[1:]:
         torch.testing.assert_close(other, works[0], rtol=1e-6, atol=1e-6)
+
+
+BOWL = Energy(theta, U=total(theta**2) / 2)
+
+
+def works_at_large_H(recipe, backend, dtype, word=None, energy=BOWL, sites=10**6, device="cpu"):
+    """W of two steps of a chain that has the law of a bowl, where H is as large as the number of sites."""
+    step = integrators.metropolised(recipe, word, energy=energy, backend=backend)
+    normal = torch.randn(2, 1, sites, generator=torch.Generator().manual_seed(1)).to(device, dtype)
+    chain = torch.ones(1, dtype=dtype, device=device)
+    state = {"theta": normal[0], "p": normal[1], "direction": chain, "work": chain, "accepted": chain}
+    works = []
+    for k in range(2):
+        state = step(state, 2e-3, noise=noise.Key(3, k))
+        works.append(state["work"].double().cpu())
+    return torch.stack(works)
+
+
+MANY_SITES = {
+    "HMC": dict(recipe=HMC),
+    "H is wholly symbolic": dict(recipe=HMC.bind(U=BOWL), energy=None),
+    "friction within the proposal": dict(recipe=UnderdampedLangevin, word="B A O A B"),
+}
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("name", MANY_SITES)
+def test_the_work_of_many_sites_is_exact_in_float32(name, backend):
+    """H itself is rounded to .06."""
+    single, double = (works_at_large_H(**MANY_SITES[name], backend=backend, dtype=d) for d in FLOATS)
+    assert (single - double).abs().max() < 1e-3
 
 
 # ---- mistakes

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sympy import pi
 
+from integrators.metropolis import MetropolisedStep
 from integrators.step import Step
 from integrators.streams import RAY
 from recipe import Recipe
@@ -59,8 +60,9 @@ def check_at_start(
             raise RecipeError(where, what, do="Start elsewhere, or mend the energy there.")
     if not inputs.target.is_symbolic:
         trial.check_repeats(gradient)
-    if step.program.needs_value or compares:
-        trial.check_value(temperature)
+    compares = compares or step.program.needs_value
+    if compares or isinstance(step, MetropolisedStep):  # which sums changes of U by site where it has a formula
+        trial.check_value(temperature if compares else None)
     trial.check_periods()
     if trial.falls():
         warn(
@@ -97,8 +99,11 @@ class Trial:
                 do = "Leave random numbers and counters out of it: data= and batch_size= make minibatches."
                 raise RecipeError(self.where, what, do=do)
 
-    def check_value(self, temperature: float) -> None:
-        """Refuse a start where U is not finite, since no proposal would be accepted; warn of a rounded U."""
+    def check_value(self, temperature: float | None) -> None:
+        """Refuse a start where U is not finite, since no proposal would be accepted.
+
+        Warn of a rounded U, whose differences are compared with `temperature`; None where none are taken.
+        """
         U = self._jet(self.start, VALUE).value
         if U is None:
             return
@@ -106,7 +111,7 @@ class Trial:
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
-        rounding = rounding_of(U, U.dtype, temperature)
+        rounding = rounding_of(U, U.dtype, temperature) if temperature is not None else ""
         if rounding:
             warn(
                 f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
