@@ -1,7 +1,8 @@
 """Arguments of a step: names, dtype, device and shapes of its tensors, checked the same on every backend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,6 +114,11 @@ class Form:
         where = f"{self.program.recipe.name}, {what}"
         check_form(where, t, self.dtype, self.device, self.vector if is_vector else self.scalar)
 
+    def _check_value(self, what: str, U: Any) -> None:
+        """Refuse values of U of another form; they may be float64 where they are subtracted."""
+        is_wide = bool(self.program.in_float64) and torch.is_tensor(U) and U.dtype == torch.float64
+        (replace(self, dtype=torch.float64) if is_wide else self).check(what, U, is_vector=False)
+
     def noise(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Random numbers in the state's dtype; functions, for laws that depend on the state, are not converted."""
         numbers = dict(values)
@@ -165,7 +171,7 @@ class Form:
         def at(theta: Any) -> Any:
             value = function(theta)
             if what.startswith("value"):
-                self.check("value", value, is_vector=False)
+                self._check_value("value", value)
                 return value
             return self._check_derivative(what, value, theta)
 
@@ -179,11 +185,12 @@ class Form:
                 if not isinstance(value, Mapping) or place not in value:
                     where = f"{self.program.recipe.name}, {what}"
                     raise RecipeError(where, f"it has no '{place}'", do="Leave it out.")
-                self.check(f"{what}[{place!r}]", value[place], g.is_vector)
+                check = self._check_value if order == 0 else partial(self.check, is_vector=g.is_vector)
+                check(f"{what}[{place!r}]", value[place])
         elif order:
             self._check_derivative(what, value)
         else:
-            self.check(what, value, is_vector=False)
+            self._check_value(what, value)
 
     def _check_derivative(self, what: str, value: Any, theta: Any = None) -> Any:
         """The derivative, a tensor or a dict by block; raises RecipeError if its form differs.

@@ -22,6 +22,7 @@ from .domains import COMPARED, bounds
 from .extraction import unused
 from .flow import Flow
 from .lower import lower
+from .passes import is_by_site, subject
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
 from .scheme import Move, Scheme, Word
 from .split import all_letters
@@ -78,6 +79,7 @@ def metropolised(
     opaque = energy if recipe.potential else None
     program = lower(remembering, Scheme(word.text, path.moves), path.flows, energy=opaque, value=True)
     program = replace(program, recipe=both_ways, stages=_with_locals(program.stages, path.memory))
+    program = replace(program, in_float64=_subtracted(program))
     moving = [b for b in recipe.state if b.name not in frozen]
     if accept:
         program = _accepting(program, path, moving)
@@ -265,6 +267,15 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
             statements.append(statement)
         changed.append(Stage(stage.title, tuple(statements)))
     return tuple(changed)
+
+
+def _subtracted(program: Program) -> frozenset[Symbol]:
+    """The values of U and their copies, if no formula by site reads them: numbers of a chain that are subtracted."""
+    values: set[Symbol] = {U for _, U in program.derivatives.get(0, ())}
+    values |= {s.name for s in program.statements if isinstance(s, Let) and s.value in values}
+    set_or_summed = (s for s in program.statements if isinstance(s, Let | Set | Sum))
+    by_site = [e for s in set_or_summed if isinstance(s, Sum) or is_by_site(subject(s)) for e in s.values]
+    return frozenset(() if any(e.free_symbols & values for e in by_site) else values)
 
 
 def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Program:

@@ -155,7 +155,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Program:
-    """A step as data: constants of the step, stages, and the orders of U's derivatives that the state carries over."""
+    """A step as data: constants of the step, stages, and the orders of U's derivatives that the state carries over.
+
+    `in_float64`: values of U, and copies of them, that may be float64 in a state of float32, for their differences.
+    """
 
     recipe: Recipe
     scheme: Scheme
@@ -164,6 +167,7 @@ class Program:
     carries: tuple[int, ...] = ()
     energy: Energy | None = None
     scope: str = "chain"
+    in_float64: frozenset[Symbol] = frozenset()
 
     @cached_property
     def statements(self) -> tuple[Statement, ...]:

@@ -12,7 +12,7 @@ from covering import EVERY_MECHANISM, covering
 from devices import TRITON
 from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
 from test_kernels import KERNELS, against_torch, both, differences, gradient, moved, pair, sweep_of
-from test_work import works_at_large_H
+from test_work import BOWL, SUMMED_IN_FLOAT64, works_at_large_H
 
 import integrators
 from integrators import noise
@@ -213,8 +213,9 @@ def test_an_accepted_step_is_that_of_torch(recipe, word):
         torch.testing.assert_close(states[1][name], x, rtol=1e-12, atol=1e-12)
 
 
-def test_the_work_of_many_sites_is_exact_in_float32():
-    """H itself is rounded to .004."""
-    double = works_at_large_H(HMC, "torch", torch.float64, sites=40_000)
-    single = works_at_large_H(HMC, "triton", torch.float32, sites=40_000, device=TRITON)
+@pytest.mark.parametrize("energy", [dict(energy=BOWL), SUMMED_IN_FLOAT64], ids=["symbolic", "function"])
+def test_the_work_of_many_sites_is_exact_in_float32(energy):
+    """H itself is rounded to .002."""
+    double = works_at_large_H(HMC, "torch", torch.float64, sites=20_000, **energy)
+    single = works_at_large_H(HMC, "triton", torch.float32, sites=20_000, device=TRITON, **energy)
     assert (single - double).abs().max() < 1e-3

@@ -261,7 +261,7 @@ def test_a_total_of_a_parameter_per_site_and_a_chain_value_is_over_all_sites_als
 BOWL = Energy(theta, U=total(theta**2) / 2)
 
 
-def works_at_large_H(recipe, backend, dtype, word=None, energy=BOWL, sites=10**6, device="cpu"):
+def works_at_large_H(recipe, backend, dtype, word=None, energy=BOWL, sites=10**6, device="cpu", **functions):
     """W of two steps of a chain that has the law of a bowl, where H is as large as the number of sites."""
     step = integrators.metropolised(recipe, word, energy=energy, backend=backend)
     normal = torch.randn(2, 1, sites, generator=torch.Generator().manual_seed(1)).to(device, dtype)
@@ -269,14 +269,16 @@ def works_at_large_H(recipe, backend, dtype, word=None, energy=BOWL, sites=10**6
     state = {"theta": normal[0], "p": normal[1], "direction": chain, "work": chain, "accepted": chain}
     works = []
     for k in range(2):
-        state = step(state, 2e-3, noise=noise.Key(3, k))
+        state = step(state, 2e-3, noise=noise.Key(3, k), **functions)
         works.append(state["work"].double().cpu())
     return torch.stack(works)
 
 
+SUMMED_IN_FLOAT64 = dict(energy=None, gradient=lambda x: x, value=lambda x: (x**2).sum(1, dtype=torch.float64) / 2)
 MANY_SITES = {
     "HMC": dict(recipe=HMC),
     "H is wholly symbolic": dict(recipe=HMC.bind(U=BOWL), energy=None),
+    "U is a function": dict(recipe=HMC, **SUMMED_IN_FLOAT64),
     "friction within the proposal": dict(recipe=UnderdampedLangevin, word="B A O A B"),
 }
 
@@ -571,10 +573,14 @@ def test_chains_that_stay_where_they_are_and_energies_whose_differences_are_roun
         sample(GHMC, metropolis=True, progress=False, **settings | changes)
 
 
-def test_a_run_in_which_steps_are_accepted_warns_of_nothing():
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+@pytest.mark.parametrize("energy", [quartic, lambda theta: quartic(theta.double()) + 1e7], ids=["", "float64"])
+def test_a_run_in_which_steps_are_accepted_warns_of_nothing(energy, backend):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sample(GHMC, quartic, init=torch.ones(2), steps=120, step_size=0.4, metropolis=True, progress=False)
+        sample(
+            GHMC, energy, backend=backend, init=torch.ones(2), steps=120, step_size=0.4, metropolis=True, progress=False
+        )
 
 
 @pytest.mark.parametrize("backend", covering(["torch", "cpp"], ["torch"]))

@@ -96,7 +96,7 @@ class _Writer(Writer):
             f"const R* {stem(s)}from = a.array_{loop.side(s)}[{row(s)} * a.parts + part] + at;" for s in loop.loads
         ]
         lines += [f"R* {stem(s)}to = a.array_out[{row(s)} * a.parts + part] + at;" for s in loop.stores]
-        lines += [self.let(stem(s), self._number(s, loop)) for s in loop.numbers]
+        lines += [self.let(stem(s), self._number(s, loop.side(s))) for s in loop.numbers]
         lines += map(self._values_of_constant, filter(is_by_site, loop.constants))
         lines += [self.let(stem(d), self._number_of_chain(d)) for d in loop.draws if not d.is_vector]
         lines += [f"double {stem(s)}sum = 0;" for s in loop.sums]
@@ -125,12 +125,12 @@ class _Writer(Writer):
     def over_chains(self, loop: Loop) -> str:
         """The text of a loop over the chains, which also ends the sums."""
         lines = [line for k, s in enumerate(loop.sums) for line in self._end_of_sum(s, k, len(loop.sums))]
-        lines += [f"R {self.stem(s)} = {self._number(s, loop)};" for s in loop.loads]
+        lines += [f"{self._type(s)} {self.stem(s)} = {self._number(s, loop.side(s))};" for s in loop.loads]
         lines += [f"R {self.stem(s)};" for s in loop.fresh]
         lines += [self.let(self.stem(d), self._number_of_chain(d)) for d in loop.draws]
         lines += map(self._assigned, loop.statements, loop.values)
         for s in (*loop.sums, *loop.stores):
-            lines.append(f"a.number_out[{self.plan.numbers.index(s)}][chain] = {self.stem(s)};")
+            lines.append(f"{self._number(s, 'out')} = {self.stem(s)};")
         return filled(OVER_CHAINS, body=lines)
 
     def _end_of_sum(self, s, k, count):
@@ -142,8 +142,12 @@ class _Writer(Writer):
             self.let(self.stem(s), f"(R){name}"),
         ]
 
-    def _number(self, s, loop):
-        return f"a.number_{loop.side(s)}[{self.plan.numbers.index(s)}][chain]"
+    def _number(self, s, side):
+        numbers = f"a.number_{side}[{self.plan.numbers.index(s)}]"
+        return f"((double*){numbers})[chain]" if s in self.program.in_float64 else f"{numbers}[chain]"
+
+    def _type(self, s):
+        return "double" if s in self.program.in_float64 else "R"
 
     def _number_of_chain(self, d):
         given = f"a.drawn[{self.draws[d]} * a.parts]"
@@ -163,6 +167,8 @@ class _Writer(Writer):
         text = self.write(value)
         if isinstance(statement, Sum):
             return f"{name}sum += {text};"
+        if subject(statement) in self.program.in_float64 and isinstance(statement, Let):
+            return f"const double {name} = {text};"
         return self.let(name, text) if isinstance(statement, Let) else self.put(name, text)
 
 

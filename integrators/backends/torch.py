@@ -242,7 +242,7 @@ def _statement(statement: Statement, writer: Writer, program: Program) -> list[s
         case Let(name, value) if name.is_operator:
             return [f"{writer.name(name)} = {writer.operator(value)}"]
         case Let(name, value):
-            return [f"{writer.name(name)} = {writer.text(value, _level(name))}"]
+            return [f"{writer.name(name)} = {_in_dtype(name, value, writer.text(value, _level(name)), writer)}"]
         case Set(Local() as derivative, value):
             return [f"{writer.name(derivative)} = {writer.text(value, _level(derivative))}"]
         case Set(block, value) | Adapt(block, value):
@@ -263,6 +263,15 @@ def _statement(statement: Statement, writer: Writer, program: Program) -> list[s
         case Gradient():
             return _derivative(statement, writer, program)
     return []
+
+
+def _in_dtype(s, value, text, writer):
+    """The text of a value, in the dtype of the state where it is of numbers that may have another."""
+    wide = writer.program.in_float64
+    if s in wide or not value.free_symbols & wide:
+        return text
+    like = writer.like or writer.names[writer.program.recipe.targets[0].name]
+    return f"({text}).to({like}.dtype)"
 
 
 def _level(s):
@@ -314,6 +323,6 @@ def _whole(value, block, writer):
     name = writer.names[block.name]
     if level == "number":
         return f"torch.full_like({name}, {writer.text(value)})"
-    text = writer.text(value, _level(block))
+    text = _in_dtype(block, value, writer.text(value, _level(block)), writer)
     natural = moves(value) and (level == "site") == block.is_vector
     return text if natural else f"torch.broadcast_to({text}, {name}.shape)"

@@ -87,7 +87,8 @@ class _Writer(Writer):
         return f"{self._begin(f'array_{side}', self.plan.arrays.index(s))} + spot"
 
     def _number(self, s, side):
-        return f"tl.load(number_{side} + {self.plan.numbers.index(s)}).to(tl.pointer_type(R)) + chain"
+        number = "tl.float64" if s in self.program.in_float64 else "R"
+        return f"tl.load(number_{side} + {self.plan.numbers.index(s)}).to(tl.pointer_type({number})) + chain"
 
     def _draw(self, d):
         if not d.is_vector:
@@ -114,6 +115,9 @@ class _Writer(Writer):
                 of_block = f"tl.where(mask, (zero + ({text})).to(tl.float64), 0.0)"
                 place = f"sums, row, rows, {len(loop.sums)}, {loop.sums.index(statement.name)}"
                 lines.append(f"put_total({of_block}, {place}, GROUPS // WIDTH)")
-            else:
-                lines.append(self.let(self.stem(subject(statement)), text))
+                continue
+            wide = self.program.in_float64
+            if value.free_symbols & wide and subject(statement) not in wide:
+                text = f"({text}).to(R)"
+            lines.append(self.let(self.stem(subject(statement)), text))
         return lines

@@ -118,6 +118,8 @@ class _Caller:
                 return [self.observe[observed.name](self._target(segment))]
             case Gradient(names, _, order) as statement:
                 value = self._derivative(segment, statement)
+                if order == 0 and self.program.in_float64 and torch.is_tensor(value):
+                    value = value.double()
                 if order in self.program.reset_orders:  # else the step may overwrite the caller's tensor
                     value = {b: x.clone() for b, x in value.items()} if isinstance(value, Mapping) else value.clone()
                 values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]

@@ -60,7 +60,8 @@ class Sweep:
         out = state if out is None else out
         if not self._has_room:
             for s in self._own:
-                self.tables.put(*self.tables.places["out"][s], s.name, self.parts.empty(s.is_vector))
+                empty = self.parts.empty(s.is_vector, self.tables.dtype_of(s))
+                self.tables.put(*self.tables.places["out"][s], s.name, empty)
             self._has_room = True
         for b in self.recipe.entries:
             self.tables.set("in", b, f"state[{b.name!r}]", state[b.name])

@@ -115,7 +115,7 @@ class Trial:
         if rounding:
             warn(
                 f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
-                "are not exact then. Take a constant from the energy, or start in float64."
+                "are not exact then. Take a constant from the energy, sum it in float64, or start in float64."
             )
 
     def check_periods(self) -> None:
