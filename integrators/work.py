@@ -66,16 +66,16 @@ ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 class Worked:
     """A flow at the direction s, and its work: the change of H plus the `heat`, or 0 if the flow is `balanced`.
 
-    `returned`: the part of the heat that is a formula at z', with the block x of z as `left(x)`; of a block that is led
-    back into its domain `left(x)` is the image of x, one of `images`. The `heat` of a swap is the decrease of H, which
-    cancels the swap's change of H in the work of a whole step.
+    `returned`: the part of the heat that is a formula at z'. `kept`: what it may read of z: the block x as `left(x)`,
+    or the image of x where x is led back into its domain, and the noise in x as `jump(x)`. The `heat` of a swap is the
+    decrease of H, which cancels the swap's change of H in the work of a whole step.
     """
 
     flow: Flow
     heat: Expr
     balanced: bool
     returned: Expr = S.Zero
-    images: Mapping[Block, Expr] = field(default_factory=dict)
+    kept: Mapping[Adapted, Expr] = field(default_factory=dict)
 
     @property
     def in_words(self) -> str:
@@ -89,18 +89,22 @@ class Worked:
         """The work as a formula: z is the state before the flow, z' the state after, x_left the block x of z."""
         if self.balanced:
             return "0"
+        heat, returned = self.heat, self.returned
+        for difference in sorted(returned.atoms(Change), key=str):  # of squares, of which one is of the noise at z
+            at_end, at_start = (Total(e) if is_site(e) else e for e in difference.args)
+            heat -= at_start.xreplace(self.kept)
+            returned = returned.xreplace({difference: at_end})
         terms = ["H(z') - H(z)"]
-        if self.heat != 0:
-            terms.append(str(self.heat))
-        if self.returned != 0:
-            terms.append(f"[{self.returned} at z']")
+        if heat != 0:
+            terms.append(str(heat))
+        if returned != 0:
+            terms.append(f"[{returned} at z']")
         return " + ".join(terms).replace("+ -", "- ")
 
     @property
     def left(self) -> dict[Adapted, Expr]:
-        """The quantities that keep old values of blocks for the returned heat, each with the value."""
-        kept = {left(b): self.images.get(b, b) for b in self.flow.updates}
-        return {s: kept[s] for s in self.returned.free_symbols & kept.keys()}
+        """The quantities that the returned heat reads of z, each with its value."""
+        return {s: e for s, e in self.kept.items() if s in self.returned.free_symbols}
 
 
 def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> Expr:
@@ -124,6 +128,11 @@ def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> 
 def left(block: Block) -> Adapted:
     """The quantity that keeps a block's value from before a flow."""
     return Adapted(f"{block}_left", block.is_vector, "real", S.Zero)
+
+
+def jump(block: Block) -> Adapted:
+    """The quantity that keeps the noise in a block's new value."""
+    return Adapted(f"{block}_jump", block.is_vector, "real", S.Zero)
 
 
 def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
@@ -172,8 +181,9 @@ def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
     line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
     heat, returned = _log_ratio(recipe, piece, line)
-    images = {b: boundaries.image(b, line.updates[b]) for b in led_back}
-    return Worked(flow, heat, balanced=False, returned=returned, images=images)
+    kept = {left(b): boundaries.image(b, line.updates[b]) if b in led_back else b for b in flow.updates}
+    kept |= {jump(d.block): d * diff(line.updates[d.block], d) for d in line.draws}
+    return Worked(flow, heat, balanced=False, returned=returned, kept=kept)
 
 
 def _solved(piece: Subsystem, name: str) -> Flow:
@@ -278,10 +288,11 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
     for b, new in flow.updates.items():
         if new.has(Crossing):
             density, density_back = _operator_log_ratio(b, new, own[b], where)
+            back.append(_over_sites(density_back, b))
         else:
             density, density_back = _own_log_ratio(b, new, own[b], blocks)
+            back.append(density_back)
         there.append(_over_sites(density, b))
-        back.append(_over_sites(density_back, b))
     return Add(*there), Add(*back)
 
 
@@ -293,17 +304,23 @@ def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
 
 
 def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:
-    """`_log_ratio` per site for z' = mean + spread N; a constant spread cancels and is left out."""
+    """`_log_ratio` for z' = mean + spread N, the first part per site.
+
+    For a constant spread, whose logarithms cancel, the ratio is one difference of squares at z'.
+    """
     spread = diff(new, draw)
     width = reversed_in_time(spread)
     mean = new.xreplace({draw: S.Zero})
-    is_constant = width == spread and not spread.has(*blocks)
-    density = -T * (draw**2 / 2 + (0 if is_constant else log(spread)))
-    density_back = T * (((left(b) - reversed_in_time(mean)) / width) ** 2 / 2 + (0 if is_constant else log(width)))
-    if spread.xreplace(WARM).is_positive:
-        return density, density_back
-    alone = -T * log(Abs(diff(mean, b)))  # without noise z' is the mean
-    return Piecewise((density, spread > 0), (alone, True)), Piecewise((density_back, width > 0), (S.Zero, True))
+    apart = left(b) - reversed_in_time(mean)
+    density = -T * (draw**2 / 2 + log(spread))
+    back = [T * ((apart / width) ** 2 / 2 + log(width)), S.Zero]
+    if width == spread and not spread.has(*blocks):
+        density, back = S.Zero, [T * (x / width) ** 2 / 2 for x in (apart, jump(b))]
+    if not spread.xreplace(WARM).is_positive:
+        alone = -T * log(Abs(diff(mean, b)))  # without noise z' is the mean
+        density = Piecewise((density, spread > 0), (alone, True))
+        back = [Piecewise((e, width > 0), (S.Zero, True)) for e in back]
+    return density, Change(*map(unsigned, back))
 
 
 def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[Expr, Expr]:

@@ -280,13 +280,14 @@ MANY_SITES = {
     "H is wholly symbolic": dict(recipe=HMC.bind(U=BOWL), energy=None),
     "U is a function": dict(recipe=HMC, **SUMMED_IN_FLOAT64),
     "friction within the proposal": dict(recipe=UnderdampedLangevin, word="B A O A B"),
+    "MALA, whose moves are rounded, too": dict(recipe=MALA, sites=10**5),
 }
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("name", MANY_SITES)
 def test_the_work_of_many_sites_is_exact_in_float32(name, backend):
-    """H itself is rounded to .06."""
+    """H itself is rounded to .06, with MALA to .008."""
     single, double = (works_at_large_H(**MANY_SITES[name], backend=backend, dtype=d) for d in FLOATS)
     assert (single - double).abs().max() < 1e-3
 
@@ -303,7 +304,7 @@ def changed(monkeypatch, change):
 
 
 MISTAKES = {
-    "no heat of MALA": ("MALA", lambda letter, one: replace(one, heat=S.Zero)),
+    "no heat of MALA": ("MALA", lambda letter, one: replace(one, heat=S.Zero, returned=S.Zero)),
     "no determinant": ("Nose-Hoover", lambda letter, one: replace(one, heat=S.Zero)),
     "determinant of the other sign": ("Nose-Hoover", lambda letter, one: replace(one, heat=-one.heat)),
     "friction of a thermostat called balanced": (

@@ -60,7 +60,7 @@ class Sweep:
         out = state if out is None else out
         if not self._has_room:
             for s in self._own:
-                empty = self.parts.empty(s.is_vector, self.tables.dtype_of(s))
+                empty = self.parts.empty(s.is_vector, torch.float64 if s in self.program.in_float64 else None)
                 self.tables.put(*self.tables.places["out"][s], s.name, empty)
             self._has_room = True
         for b in self.recipe.entries:
@@ -228,8 +228,10 @@ class Sweep:
 
     def _place(self, statement, values):
         names = [g for _, g in statement.names] if isinstance(statement, Gradient) else [statement.name]
+        wide = self.program.in_float64
         for s, value in zip(names, values, strict=True):
-            self.tables.set("out", s, s.name, [self._readable(s.name, t) for t in listed(value)])
+            dtype = torch.float64 if wide and s in wide else None
+            self.tables.set("out", s, s.name, [self._readable(s.name, t) for t in listed(value)], dtype)
 
     def _readable(self, what, t):
         return readable(f"{self.recipe.name}, {what}", t)

@@ -67,10 +67,10 @@ class Parts:
         """The shape of the sites of a chain: the shape of a single part, else flat."""
         return tuple(self.shapes[0][1:]) if len(self.shapes) == 1 and self.spread is None else (self.of_chain,)
 
-    def empty(self, is_vector: bool, dtype: torch.dtype) -> list[torch.Tensor]:
+    def empty(self, is_vector: bool, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
         """New uninitialised tensors: one per part, or one number for each chain."""
         shapes = self.shapes if is_vector else [(self.chains,)]
-        return [torch.empty(shape, dtype=dtype, device=self.device) for shape in shapes]
+        return [torch.empty(shape, dtype=dtype or self.dtype, device=self.device) for shape in shapes]
 
     def cut(self, value: torch.Tensor) -> list[torch.Tensor]:
         """A value per site of a chain, cut into the parts."""
@@ -80,7 +80,10 @@ class Parts:
     def check(
         self, what: str, tensors: Sequence[torch.Tensor], is_vector: bool, dtype: torch.dtype | None = None
     ) -> None:
-        """Refuse tensors that differ from the parts, or from a number for each chain, in dtype, device or shape."""
+        """Refuse tensors that differ from the parts, or from a number for each chain, in dtype, device or shape.
+
+        `dtype`: that of the parts by default.
+        """
         for t, shape in zip(tensors, self.shapes if is_vector else [(self.chains,)], strict=True):
             check_form(f"{self.name}, {what}", t, dtype or self.dtype, self.device, shape)
 
@@ -94,7 +97,6 @@ class Tables:
 
     def __init__(self, plan: Plan, parts: Parts):
         self.parts = parts
-        self.in_float64 = plan.program.in_float64
         count = len(parts.sites)
         self.array_in = _table(plan.arrays, count)
         self.array_out = _table(plan.arrays, count)
@@ -108,14 +110,10 @@ class Tables:
             self.places[side] |= {s: (numbers, row) for row, s in enumerate(plan.numbers)}
         self._kept: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
 
-    def dtype_of(self, s: Symbol) -> torch.dtype:
-        """The dtype of a symbol's values: that of the state, or float64 for U where it is subtracted."""
-        return torch.float64 if s in self.in_float64 else self.parts.dtype
-
-    def set(self, side: str, s: Symbol, what: str, value: Tensors) -> None:
+    def set(self, side: str, s: Symbol, what: str, value: Tensors, dtype: torch.dtype | None = None) -> None:
         """Put the addresses of a symbol's checked values into the table of a side, if the step has the symbol."""
         tensors = listed(value)
-        self.parts.check(what, tensors, s.is_vector, self.dtype_of(s))
+        self.parts.check(what, tensors, s.is_vector, dtype)
         if s in self.places[side]:
             self.put(*self.places[side][s], what, tensors)
 
