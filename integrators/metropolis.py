@@ -28,7 +28,7 @@ from .scheme import Move, Scheme, Word
 from .split import all_letters
 from .step import Step
 from .variates import Uniform
-from .work import ACCEPTED, DIRECTION, WORK, Worked, change, directed, works
+from .work import ACCEPTED, DIRECTION, WORK, Worked, change, directed, remembered, works
 
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T
@@ -50,11 +50,12 @@ def metropolised(
     """A step that is accepted or rejected by its work: exp(-H/T) is exact at every step size.
 
     `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are as in `integrators.compile`; the step reads
-    `value(theta)`, U of every chain, beside its gradient, or dicts of both by potential. A proposal is `repeat` words,
-    each over h; flows without work that leave the target alone, such as a refreshment, stand once at either end of the
-    proposal, over `repeat` h. The state has three more numbers per chain: "direction", 1 or -1 with probability 1/2 at
-    the start; "work", W of the last proposal; "accepted", the number of accepted proposals. Without `accept` every
-    proposal is taken, and its work recorded.
+    `value(theta)`, U of every chain, beside its gradient, or dicts of both by potential; U may be float64 in a state of
+    float32, since its differences alone count. A proposal is `repeat` words, each over h; flows without work that leave
+    the target alone, such as a refreshment, stand once at either end of the proposal, over `repeat` h. The state has
+    three more numbers per chain: "direction", 1 or -1 with probability 1/2 at the start; "work", W of the last
+    proposal; "accepted", the number of accepted proposals. Without `accept` every proposal is taken, and its work
+    recorded.
 
     Raises RecipeError for adaptations that are running, and for a flow whose reversed path has no density.
     Source: Sivak, Chodera and Crooks (2013); Horowitz (1991), "A generalized guided Monte Carlo algorithm".
@@ -203,11 +204,13 @@ def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], r
 
 def _before(recipe: Recipe, H: Expr, moved: Collection[Block]) -> dict[Expr, Adapted]:
     """The quantities that keep what H reads of moved blocks from before the proposal: the blocks, and energies."""
-    read: dict[Expr, Symbol] = {b: b for b in recipe.state if b in moved and masked(H, Potential)[0].has(b)}
+    outside, _ = masked(H, Potential)
+    kept: dict[Expr, Adapted] = {b: remembered(b, "before") for b in recipe.state if b in moved and outside.has(b)}
     for U in recipe.potentials:
         if H.has(U) and {*U.blocks} & {*moved}:
-            (read[U],) = Derivative(0, U).names(recipe).values()
-    return {x: Adapted(f"{s}_before", bool(s.is_vector), "real", S.Zero) for x, s in read.items()}
+            (name,) = Derivative(0, U).names(recipe).values()
+            kept[U] = remembered(name, "value_before")
+    return kept
 
 
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
@@ -261,7 +264,7 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
             statement = rewritten(statement, latest)
             if isinstance(statement, Set) and statement.block in memory:
                 block = statement.block
-                latest[block] = Local(unused(block.name, taken), block.is_vector)
+                latest[block] = Local(unused(block.name.replace("__", "_"), taken), block.is_vector)
                 taken.add(latest[block].name)
                 statement = Let(latest[block], statement.value)
             statements.append(statement)
@@ -289,7 +292,10 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
     subjects += [g for _, g in program.carried]
     kept = stages[begin + others]
     before = {s.value: s.name for s in kept.statements if isinstance(s, Let)}
-    new = {s: Local(f"{s}_before", bool(s.is_vector)) for s in subjects if s not in before}
+    new: dict[Symbol, Local] = {}
+    for s in (s for s in subjects if s not in before):
+        name = unused(f"{s}_before", {old.name for old in (before | new).values()})
+        new[s] = Local(name, bool(s.is_vector))
     keeping = tuple(Let(old, s) for s, old in new.items())
     stages[begin + others] = Stage(kept.title, (*keeping, *kept.statements))
     taken = {d.name for d in program.draws}

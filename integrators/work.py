@@ -19,7 +19,7 @@ samplers from jump and continuous Markov processes".
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, diff, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, Symbol, diff, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -99,7 +99,7 @@ class Worked:
             terms.append(str(heat))
         if returned != 0:
             terms.append(f"[{returned} at z']")
-        return " + ".join(terms).replace("+ -", "- ")
+        return " + ".join(terms).replace("+ -", "- ").replace("__left", "_left")
 
     @property
     def left(self) -> dict[Adapted, Expr]:
@@ -125,14 +125,19 @@ def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> 
     return Add(*(Change(e.xreplace(after), e.xreplace(before)) for e in (*of_chain, Add(*by_site)) if e != 0))
 
 
+def remembered(s: Symbol, what: str) -> Adapted:
+    """The quantity that keeps a value of a symbol until later in the step, by a name that nobody gives a block."""
+    return Adapted(f"{s}__{what}", bool(s.is_vector), "real", S.Zero)
+
+
 def left(block: Block) -> Adapted:
     """The quantity that keeps a block's value from before a flow."""
-    return Adapted(f"{block}_left", block.is_vector, "real", S.Zero)
+    return remembered(block, "left")
 
 
 def jump(block: Block) -> Adapted:
     """The quantity that keeps the noise in a block's new value."""
-    return Adapted(f"{block}_jump", block.is_vector, "real", S.Zero)
+    return remembered(block, "jump")
 
 
 def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:

@@ -631,8 +631,9 @@ def test_a_block_may_bear_the_name_of_what_a_step_has_within_itself():
         return [run[name] for name in names]
 
     plain = draws(("theta", "p", "q"), "torch")
-    for backend in ("torch", "cpp"):
-        torch.testing.assert_close(draws(("accept", "is_accepted", "coldness"), backend), plain, rtol=1e-12, atol=1e-12)
+    for names in (("accept", "is_accepted", "coldness"), ("g", "g_before", "g_left")):
+        for backend in ("torch", "cpp"):
+            torch.testing.assert_close(draws(names, backend), plain, rtol=1e-12, atol=1e-12)
 
 
 def test_names_that_an_accepted_step_needs_are_refused():
