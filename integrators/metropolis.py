@@ -51,7 +51,7 @@ def metropolised(
 
     `recipe`, `scheme`, `pieces`, `energy`, `backend` and `freeze` are as in `integrators.compile`; the step reads
     `value(theta)`, U of every chain, beside its gradient, or dicts of both by potential; U may be float64 in a state of
-    float32, since its differences alone count. A proposal is `repeat` words, each over h; flows without work that leave
+    float32, unless a formula by site reads it. A proposal is `repeat` words, each over h; flows without work that leave
     the target alone, such as a refreshment, stand once at either end of the proposal, over `repeat` h. The state has
     three more numbers per chain: "direction", 1 or -1 with probability 1/2 at the start; "work", W of the last
     proposal; "accepted", the number of accepted proposals. Without `accept` every proposal is taken, and its work
@@ -275,7 +275,10 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
 def _subtracted(program: Program) -> frozenset[Symbol]:
     """The values of U and their copies, if no formula by site reads them: numbers of a chain that are subtracted."""
     values: set[Symbol] = {U for _, U in program.derivatives.get(0, ())}
-    values |= {s.name for s in program.statements if isinstance(s, Let) and s.value in values}
+    for s in (s for s in program.statements if isinstance(s, Let)):
+        pieces = [x for x, _ in s.value.args] if isinstance(s.value, Piecewise) else [s.value]
+        if values.issuperset(pieces):
+            values.add(s.name)
     set_or_summed = (s for s in program.statements if isinstance(s, Let | Set | Sum))
     by_site = [e for s in set_or_summed if isinstance(s, Sum) or is_by_site(subject(s)) for e in s.values]
     return frozenset(() if any(e.free_symbols & values for e in by_site) else values)

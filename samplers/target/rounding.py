@@ -5,7 +5,7 @@ import torch
 ROUNDED = 0.05  # times T: a larger rounding error of U changes the law
 
 
-def rounding_of(U: torch.Tensor, dtype: torch.dtype, temperature: float, name: str = "U") -> str:
+def rounding_of(U: torch.Tensor, dtype: torch.dtype, temperature: float) -> str:
     """The largest of the values U and its rounding in words, where this is more than a share of T; else empty.
 
     >>> rounding_of(torch.tensor([1e7]), torch.float32, 1.0)
@@ -15,4 +15,4 @@ def rounding_of(U: torch.Tensor, dtype: torch.dtype, temperature: float, name: s
     rounding = largest * torch.finfo(dtype).eps
     if rounding <= ROUNDED * temperature:
         return ""
-    return f"{name} is {largest:.3g}, and rounded to {rounding:.1g} in {str(dtype).removeprefix('torch.')}"
+    return f"U is {largest:.3g}, and rounded to {rounding:.1g} in {str(dtype).removeprefix('torch.')}"
