@@ -226,19 +226,19 @@ class Draws(Mapping):
 
             b' = c (E_h - E_{h/2}),  b = E_h - E_{h/2} + c (E_{h/2} - E_{h/4}),  bias_h = b + (b - b')/(4^p - 1),
 
-        with c = 2^p/(2^p - 1), whose error has the distance from b in it; on minibatches it is b', to leading order,
-        without that distance. Bias of the noise of minibatches: pairs of chains with a batch each, beside a chain with
-        both batches, in which the covariance V_g of the gradient is half as large, to leading order in h V_g,
+        with c = 2^p/(2^p - 1), whose error has the distance from b in it, over sqrt 3; on minibatches it is b', to
+        leading order, without that distance. Bias of the noise of minibatches: pairs of chains with a batch each,
+        beside a chain with both, in which the covariance V_g of the gradient is halved, to leading order in h V_g,
 
             bias = 2 (E_V - E_{V/2}).
 
         A bias is the law of the draws less the target's, with a standard error from the differences between pairs;
-        sizes are in standard deviations of the target, those of the draws less their bias. `chains`: the number of
-        groups; `steps`: of each chain at h. By default as many in all as the run had, or 10,000 each, in groups of 20
-        autocorrelation times. `progress` shows a bar, by default where the run did; its steps grow in number until the
-        groups have settled. Metropolised draws have no bias of the step. `summary` shows the biases from then on.
-        Raises RecipeError for draws that were loaded or do not come from `sample`, and for runs with schedules, with
-        adaptations that go on, and at temperature 0.
+        sizes are in sd of the target, that of the draws less its bias. `chains`: the number of groups; `steps`: of each
+        chain at h. By default as many in all as the run had, or 10,000 each, in groups of 20 autocorrelation times.
+        `progress` shows a bar, by default where the run did; its steps grow in number until the groups have settled.
+        Metropolised draws have no bias of the step. `summary` shows the biases from then on. Raises RecipeError for
+        draws that were loaded or do not come from `sample`, and for runs with schedules, with adaptations that go on,
+        and at temperature 0.
 
         `divergence`, where steps have a work W, of the law rho_h of the draws, all blocks, to leading order:
 

@@ -69,10 +69,13 @@ class Excess:
 
     @classmethod
     def of(cls, differences: torch.Tensor, other: torch.Tensor) -> "Excess":
-        """The mean of differences, whose distance from an `other` estimate, less its noise, is in the error."""
+        """The mean of differences, beyond whose error is one uniform within the distance d from an `other` estimate.
+
+        Its variance is d^2/3, where the square of d is less its noise (GUM, JCGM 100:2008, 4.3.7).
+        """
         apart = differences - other
-        beyond = (apart.mean(0).square() - _error(apart).square()).clamp(min=0)
-        return cls(differences, beyond.sqrt())
+        distance = (apart.mean(0).square() - _error(apart).square()).clamp(min=0)
+        return cls(differences, (distance / 3).sqrt())
 
     def of_sd(self, moments: Moments) -> "Excess":
         """The bias s = sqrt v - sqrt(v - b) of the sd, from this one b of the variance v of `moments`.
@@ -129,7 +132,7 @@ class Pairs:
 
         With c = 2^p/(2^p - 1) for a step of order p, b' = c (E_h - E_{h/2}), or where there is a "finest" the once and
         twice extrapolated b = E_h - E_{h/2} + c (E_{h/2} - E_{h/4}) and b + (b - b')/(4^p - 1), whose error has the
-        distance from b in it: orders that follow p are 2p, as symmetric steps have even ones alone. For a gradient of
+        distance from b in it: the order after p is 2p, as symmetric steps have even ones alone. For a gradient of
         covariance V, 2 (E_V - E_{V/2}).
         """
         biases = {}
