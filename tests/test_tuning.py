@@ -215,6 +215,29 @@ def test_a_hierarchical_model_without_a_mode_is_tuned_and_its_exact_draws_are_ri
     assert all(abs(score) < 4 for score in scores.values()), scores
 
 
+def test_chains_that_do_not_meet_are_said_with_numbers(brief):
+    """Two modes, 100 standard deviations from each other: draws of the prior are in both, and no chain crosses."""
+    wide = Normal(*torch.tensor([0.0, 50.0], dtype=F64))
+    energy = samplers.model({"x": wide}, lambda v: torch.logaddexp(-((v["x"] - 50) ** 2), -((v["x"] + 50) ** 2)) / 2)
+    numbers = (
+        r"32 pilot chains have not met after \d+ gradients, their R-hat is [\d.]+, their scales are in a ratio of 1,"
+    )
+    with pytest.warns(RuntimeWarning, match=numbers):
+        settings = tune(HMC, energy, budget=20_000)
+    assert settings.reasons["r_hat"] > 1.5 and 20_000 <= settings.reasons["gradients"] < 40_000
+
+
+def test_a_chain_whose_start_has_no_energy_starts_where_another_one_does(brief):
+    def walled(theta):
+        return torch.where(theta > 3, torch.inf, theta**2 / 2).sum()
+
+    init = torch.tensor([[9.0], [0.5], [1.0], [-1.0]], dtype=F64)
+    draws = sample(SGLD, walled, init=init, step_size="auto", metropolis=True, steps=50, progress=False)
+    assert (draws["theta"] < 3).all() and len(draws["theta"][:, -1].unique()) == 4
+    with pytest.raises(RecipeError, match="not finite at the start of each of 32 chains"):
+        tune(SGLD, walled, init=init[0])
+
+
 # ---- several potentials
 
 theta, p = vector("theta"), vector("p")
