@@ -16,10 +16,10 @@ from ..target.coordinates import Affine, Mapped
 from .pilot import Pilot
 from .problem import Problem
 from .roles_of_parameters import scale_of
-from .tuner import APART, LONGEST, Tuner
+from .tuner import APART, LONGEST, MET, Tuner
 
 FEWEST, MOST = 2, 200  # sites of a dense covariance
-WINDOWS = 2  # of dense coordinates
+WINDOWS = 3  # of dense coordinates, at most
 ALIKE = 3.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
 MORE = 1.25  # the least ratio of efficiencies, dense coordinates over scales, at which these are taken
 
@@ -44,7 +44,7 @@ def preconditioned(
     plain.budget = budget
     scale = scale_of(problem.recipe)
     is_held = scale is not None and scale.parameter.name in held
-    if is_held or not may_be_dense(problem, pilot) or plain.r_hat > APART:
+    if is_held or not may_be_dense(problem, pilot):
         return plain
     draws = plain.later.flatten(2)
     seen = condition(draws, plain.units.flatten() if scale is not None else torch.ones_like(draws[0, 0]))
@@ -57,7 +57,10 @@ def preconditioned(
         return plain
     dense = _dense(plain, parameters, held, where)
     dense.race(repeat, plain.axis)
-    best = plain if dense.best.efficiency < MORE * plain.best.efficiency else dense
+    is_better = dense.best.efficiency >= MORE * plain.best.efficiency
+    if plain.r_hat > APART:  # sample sizes of chains apart tell nothing
+        is_better = dense.r_hat < plain.r_hat
+    best = dense if is_better else plain
     best.pilot.runs, best.pilot.gradients = dense.pilot.runs, dense.pilot.gradients  # of both
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
     number = len(dense.later.flatten(0, 1))
@@ -70,7 +73,7 @@ def preconditioned(
 
 
 def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str) -> Tuner:
-    """A settled tuner in dense coordinates, by the covariance of draws, and once more by that of its own draws."""
+    """A tuner in dense coordinates, by the covariance of draws, and by that of its own until this is round."""
     pilot, draws = plain.pilot, plain.later
     coordinates = Affine(torch.zeros_like(draws[0, 0]), torch.eye(draws[0, 0].numel()).to(draws))
     for _ in range(WINDOWS):
@@ -80,9 +83,12 @@ def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any],
         pilot = replace(
             pilot, energy=problem.of_target(), theta=theta, parameters=dict(parameters), coordinates=coordinates
         )
-        tuner = Tuner(problem, pilot, held, plain.budget, where, scaled=False)
-        tuner.settle(LONGEST)
+        tuner = Tuner(problem, pilot, held, 0, where, scaled=False)
+        tuner.settle(LONGEST)  # one window
         draws = tuner.later
+        if tuner.r_hat < MET and condition(draws.flatten(2), torch.ones_like(draws[0, 0]).flatten()) < ALIKE:
+            break
+    tuner.budget = plain.budget
     return tuner
 
 

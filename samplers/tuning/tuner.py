@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 60, 400  # words in a window
 FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a window
 SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
 MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
-FALLS = 0.95  # of R-hat from one long window to the next, as long as chains come nearer to each other
+FALLS = 0.95  # of R-hat from one window to the next, as long as chains come nearer to each other
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.8  # the acceptance of proposals whose momenta are drawn anew. Beskos et al. (2013), rounded up
@@ -82,16 +82,19 @@ class Tuner:
         `words`: in the first window. Raises RecipeError where chains are apart, and U that need not be proper has no
         finite mode.
         """
+        least, stale = math.inf, 0
         while True:
-            before, units = self.r_hat, self.units
+            units = self.units
             self._window(words)
             if (self.units / units).log().abs().max() > math.log(2):  # the step size was of other units
                 self.guess = coarse(self.pilot, self._wanted, self.where)
+            stale = 0 if self.r_hat < FALLS * least else stale + 1
+            least = min(least, self.r_hat)
             if words >= LONGEST:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
-                if self.r_hat < MET or FALLS * before < self.r_hat < APART or self.is_spent:
+                if self.r_hat < MET or stale > (self.r_hat > APART) or self.is_spent:
                     break
             words = min(2 * words, max(words, LONGEST))
         self._explain(len(self.later.flatten(0, 1)))
