@@ -112,7 +112,8 @@ def test_blocks_of_pages_that_tune_run_with_settings_that_are_not_tuned(page, tm
 
     monkeypatch.setattr(samplers, "tune", untuned)
     monkeypatch.setattr("samplers.tuning.automatic.tune", untuned)
-    monkeypatch.setattr(samplers.Draws, "accuracy", lambda draws: accuracy(draws, chains=8, steps=40))
+    few = {"chains": 8, "steps": 40}
+    monkeypatch.setattr(samplers.Draws, "accuracy", lambda draws, **given: accuracy(draws, **given | few))
     monkeypatch.chdir(tmp_path)
     run(page)
 

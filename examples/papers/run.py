@@ -26,6 +26,7 @@ import atmc_cifar
 import atmc_cycles
 import atmc_order
 import atmc_thermostats
+import coefficients
 import isgd_gaussian
 import isgd_lenet
 import isgd_uci
@@ -69,6 +70,7 @@ MODULES = (
     atmc_cycles,
     atmc_cifar,
     temperatures,
+    coefficients,
 )
 TABLE = "table.md"
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in MODULES}

@@ -31,7 +31,7 @@ from recipe import Recipe  # noqa: E402
 QUESTIONS = (
     "choosing sampling tuning training data models tempering report declaring operators targets networks".split()
 )
-QUESTIONS += "checking judging gpu machines messages".split()
+QUESTIONS += "coefficients checking judging gpu machines messages".split()
 REASONS = "recipe words work bias certificates steps".split()
 CONTENTS = {
     "Begin": ["guide/start", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
