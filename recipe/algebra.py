@@ -9,20 +9,28 @@ from sympy import (
     Add,
     Dummy,
     Expr,
+    Function,
     ImmutableMatrix,
     Mul,
     Piecewise,
+    Pow,
     S,
     Symbol,
+    cosh,
+    default_sort_key,
     degree,
+    exp,
     expand,
     expand_log,
+    expand_mul,
     log,
     numer,
     roots,
     simplify,
+    sinh,
     together,
 )
+from sympy import factor as factored
 from sympy.core.relational import Relational
 
 from .calculus import LONG, expanded, is_short
@@ -110,6 +118,64 @@ def logs_apart(expression: Expr) -> Expr:
     """
     products = [e for e in expression.atoms(log) if e.args[0].is_Mul and all(f.is_positive for f in e.args[0].args)]
     return expression.xreplace({e: Add(*map(log, e.args[0].args)) for e in products})
+
+
+def log_of(e: Expr) -> Expr:
+    """log |e|, with the logs of the factors, powers and exponentials of e apart.
+
+    >>> from sympy import exp, symbols
+    >>> x = symbols("x", real=True)
+    >>> log_of(exp(-x**2)*(1 + x**2)**3)
+    -x**2 + 3*log(x**2 + 1)
+    """
+    match e:
+        case exp():
+            return e.args[0]
+        case Mul():
+            return Add(*map(log_of, e.args))
+        case Pow() if e.exp.is_Rational:
+            return e.exp * log_of(e.base)
+    return log(Abs(e))
+
+
+def with_stable_logs(e: Expr) -> Expr:
+    """The formula with the logs of sums of exponentials as LogSumExp, which does not overflow.
+
+    >>> from sympy import cosh, exp, symbols
+    >>> x = symbols("x", real=True)
+    >>> with_stable_logs(log(1 + exp(2*x)) - log(cosh(x)))
+    LogSumExp(0, 2*x) - LogSumExp(-x - 0.693147180559945, x - 0.693147180559945)
+    """
+    if not (e.has(log) and e.has(exp, cosh, sinh)):
+        return e
+    return e.replace(log, _log_of_sum)
+
+
+class LogSumExp(Function):
+    """log(exp(a) + exp(b) + ...)."""
+
+    is_real = True
+
+
+def _log_of_sum(argument: Expr) -> Expr:
+    inside = argument.args[0] if isinstance(argument, Abs) else argument
+    terms = expand_mul(inside.replace(cosh, lambda a: (exp(a) + exp(-a)) / 2))
+    if not isinstance(terms, Add) or not terms.has(exp) or not all(t.is_positive for t in terms.args):
+        return log(argument)
+    logs = [a.xreplace({x: x.evalf() for x in a.atoms(log) if x.is_number}) for a in map(log_of, terms.args)]
+    return LogSumExp(*sorted(logs, key=default_sort_key))
+
+
+def factors(e: Expr) -> set[Expr]:
+    """The factors of an expression, without powers and numbers.
+
+    >>> from sympy import sin, symbols
+    >>> x, y = symbols("x y", real=True)
+    >>> sorted(map(str, factors(2*x**2*sin(y) - x**3*sin(y))))
+    ['sin(y)', 'x', 'x - 2']
+    """
+    parts = Mul.make_args(factored(e) if is_short(e) else e)
+    return {x.base if isinstance(x, Pow) and x.exp.is_number else x for x in parts if not x.is_number}
 
 
 def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:

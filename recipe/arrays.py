@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from sympy import lambdify
 from sympy.printing.numpy import NumPyPrinter
 
+from .algebra import LogSumExp, with_stable_logs
 from .bound import Bound
 
 POWER = "_whole_power"  # the name of whole_power in the text of a function
@@ -20,11 +22,12 @@ def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
     >>> float(of_arrays([x], 2*erf(x))(0.0))
     0.0
     """
-    from numpy import vectorize
+    from numpy import logaddexp, vectorize
 
+    is_one = not isinstance(expressions, (list, tuple))
+    formulas = [with_stable_logs(e) for e in ([expressions] if is_one else expressions)]
     own: dict[str, Callable] = {name: vectorize(getattr(math, name), otypes=[float]) for name in ("erf", "erfc")}
-    own[POWER] = whole_power
-    formulas = expressions if isinstance(expressions, (list, tuple)) else [expressions]
+    own |= {POWER: whole_power, LogSumExp.__name__: lambda *terms: reduce(logaddexp, terms)}
     own |= {type(f).__name__: f.on_arrays for e in formulas for f in e.atoms(Bound)}
     printer = _Printer(
         {
@@ -34,7 +37,7 @@ def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
             "user_functions": {name: name for name in own},
         }
     )
-    return lambdify(symbols, expressions, [own, "numpy"], printer=printer, cse=cse)
+    return lambdify(symbols, formulas[0] if is_one else formulas, [own, "numpy"], printer=printer, cse=cse)
 
 
 def whole_power(x: Any, exponent: int) -> Any:

@@ -4,7 +4,7 @@ Each entry makes its Recipe when it is called, since some are refused when they 
 """
 
 import torch
-from sympy import Abs, Matrix, Max, Piecewise, Rational, atan, cancel, cos, exp, log, pi, sin, sqrt, tan, tanh
+from sympy import Abs, Matrix, Max, Piecewise, Rational, atan, cancel, cos, cosh, exp, log, pi, sin, sqrt, tan, tanh
 from torch.nn import Hardshrink, Linear, ReLU, Sequential, Softplus, Threshold
 
 from integrators.networks import network
@@ -89,6 +89,17 @@ def two(D, H=None, Q=None, **more):
     """Two explicit coordinates, a target both."""
     H = potential(x, y) if H is None else H
     return recipe("two", (x, y), H, D, Q or {}, target=(x, y), scheme="Euler", **more)
+
+
+def at_speed(speed, block=theta):
+    """A momentum with noise, which moves a block at a speed that is its own multiple of the momentum."""
+    H = potential(block) + total(p**2) / 2
+    return recipe("at-speed", (block, p), H, {p: 1}, {(block, p): -speed}, scheme="Euler")
+
+
+def by_choice(noise, H):
+    """theta and a binary block, of one energy, which is drawn anew."""
+    return recipe("by-choice", (theta, choice), H, {theta: noise}, jumps={"R": refresh(choice)}, scheme="Euler R")
 
 
 def isotropic(noise, H=None):
@@ -208,6 +219,14 @@ BY_TOPIC = {
         "improper: a pole of a momentum": lambda: underdamped(U + total(p**2 / 2 + log(Abs(p)))),
         "improper: a pole inside of a box": lambda: overdamped((box + 1) * (2 - box), total(log(Abs(box - 1))), box),
         "improper: a pole of an angle": lambda: overdamped(1, total(log(1 - cos(angle - 1))), angle),
+        "improper: one observation of a logistic regression without a prior": lambda: overdamped(
+            1, total(log(1 + exp(theta)) - theta)
+        ),
+        "improper: log cosh held from one side": lambda: two({x: 1, y: 1}, log(cosh(x)) - x + y**2 / 2),
+        "improper: flat where a binary block is 0": lambda: by_choice(1, total(theta**2 * choice) / 2),
+        "improper: a pole where a binary block is 1": lambda: by_choice(
+            1, total(theta**2 / 2 + choice * log(Abs(theta - 1)))
+        ),
         "improper: a pole at a point of the plane": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + log(x**2 + y**2)),
         "improper: a pole at a point beside the middle": lambda: two(
             {x: 1, y: 1}, (x**2 + y**2) / 2 + log((x - 1.25) ** 2 + (y + 2) ** 2)
@@ -246,6 +265,30 @@ BY_TOPIC = {
         ),
         "reach: a wall of momenta in a wide law": lambda: underdamped(
             total(theta**2 / 50 + 1 / (theta - 5) ** 2 + p**2 / 2)
+        ),
+        "reach: a speed that vanishes with theta": lambda: at_speed(theta),
+        "reach: a speed that vanishes at the tops of a wave": lambda: at_speed(sin(theta)),
+        "reach: a speed that vanishes with the mean": lambda: at_speed(total(theta) / n),
+        "reach: a speed that vanishes inside of a half line": lambda: at_speed(rate * (rate - 1), rate),
+        "reach: a speed that vanishes, under momenta drawn anew": lambda: recipe(
+            "drawn",
+            (theta, p),
+            U + total(p**2) / 2,
+            {},
+            {(theta, p): -theta},
+            jumps={"R": refresh(p)},
+            scheme="Euler R",
+        ),
+        "reach: a pendulum of which one coordinate keeps its side": lambda: two({x: 1}, Q={(x, y): y}),
+        "reach: noise of a binary block that is 0 at either value": lambda: by_choice(
+            choice * (1 - choice), total(theta**2 / 2 - choice * theta)
+        ),
+        "reach: the least power of a wall beside the middle": lambda: overdamped(
+            1, total(theta**2 / 2 - log(Abs(theta - 2)))
+        ),
+        "reach: three charges of the least power": lambda: three(-log(Abs(x - y) * Abs(y - z) * Abs(x - z))),
+        "reach: a wall of a law far from 0": lambda: overdamped(
+            1, total((theta - 1000) ** 2 / 2 - log((theta - 1001) ** 2))
         ),
         "reach: a line without noise beside the middle": lambda: isotropic((x + y - 4) ** 2),
         "reach: a line without noise through a narrow law": lambda: isotropic(
@@ -288,7 +331,7 @@ BY_TOPIC = {
             scheme="B A R A B",
         ),
         "reach: a binary block that no jump draws": lambda: recipe(
-            "undrawn", (theta, choice), total((theta - choice) ** 2) / 2, {theta: 1}, scheme="Euler"
+            "undrawn", (theta, choice), total(theta**2 / 2 - choice * theta), {theta: 1}, scheme="Euler"
         ),
         "reach: a thermostat of equal springs keeps the plane of motion": lambda: nose_hoover_langevin().bind(
             U=Energy(theta, U=total(theta**2) / 2)
@@ -338,12 +381,17 @@ BY_TOPIC = {
         "explosion: noise exp(U) in three coordinates": lambda: recipe(
             "outwards", (x, y, z), U3, dict.fromkeys((x, y, z), exp(U3)), target=(x, y, z), scheme="Euler"
         ),
+        "explosion: noise a little above exp(x^2/2)": lambda: overdamped(exp(0.55 * theta**2), total(theta**2) / 2),
         "explosion: noise exp(x^2)": lambda: overdamped(exp(theta**2), total(theta**2) / 2),
         "explosion: Student under noise of the sixth power": lambda: overdamped(
             (1 + theta**2) ** 3, 2 * total(log(1 + theta**2))
         ),
     },
     "definite": {  # D is negative where the law has mass
+        "definite: noise that is negative far from 0, under an open U": lambda: overdamped(10 + theta),
+        "definite: noise of a sum of sites, under an open U": lambda: underdamped(
+            U + total(p**2) / 2, 2 + total(theta) / 5
+        ),
         "definite: noise negative one sd from the middle": lambda: overdamped(1 - theta**2 / 25, total(theta**2) / 50),
         "definite: noise negative along a diagonal of a wide law": lambda: two(
             {x: 1 - (x + y) ** 2 / 5000, y: 1}, (x**2 + y**2) / 2000
@@ -447,6 +495,23 @@ RIGHT = {
     "noise for one of two blocks that change places": lambda: recipe(
         "exchanged", (r, s), U_r + U_s / 2, {r: 1}, target=(r, s), jumps={"S": swap(r, s)}, scheme="Euler"
     ),
+    "noise that a binary block multiplies": lambda: by_choice(
+        1 + choice * theta**2, total(theta**2 / 2 - choice * theta)
+    ),
+    "a wall with a gate of noise": lambda: two({x: x**2 + Max(0, y) ** 2, y: 1}, (x**2 + y**2) / 2),
+    "a wall with a gate in the energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + Max(0, 1 - y**2) ** 2 / x**2),
+    "a block without noise at 0, drawn anew": lambda: recipe(
+        "crossing", (x, y), (x**2 + y**2) / 2, {x: x**2, y: 1}, target=y, jumps={"R": refresh(x)}, scheme="Euler R"
+    ),
+    "noise that grows towards the top of a barrier": lambda: overdamped(
+        exp((theta**2 - 1) ** 2 / 2), total((theta**2 - 1) ** 2)
+    ),
+    "noise exp(x^4/5) under x^4/4": lambda: overdamped(exp(theta**4 / 5), total(theta**4) / 4),
+    "two wells eighty apart": lambda: overdamped(
+        1 + theta**2, -total(log(exp(-(theta**2) / 2) + exp(-((theta - 80) ** 2) / 2)))
+    ),
+    "Cauchy kinetics of a scale of theta": lambda: underdamped(U + total(log(1 + p**2 * exp(-2 * theta)) + theta)),
+    "Laplace kinetics of a scale of theta": lambda: underdamped(U + total(Abs(p) * (1 + theta**2) - log(1 + theta**2))),
     "a pole of the plane that an integral allows": lambda: two(
         {x: 1, y: 1}, (x**2 + y**2) / 2 + Rational(9, 10) * log(x**2 + y**2)
     ),

@@ -31,7 +31,7 @@ from recipe import (
     total,
     vector,
 )
-from recipe.certificate.explicit import written_out
+from recipe.certificate.writing import written_out
 from samplers.running import choice
 from samplers.testing import check
 

@@ -9,7 +9,8 @@ from ..declared import Block
 from ..dynamics import Dynamics
 from ..marginal import Gaussian, eliminate_gaussians
 from ..symbols import Potential, Total
-from .explicit import Explicit, written_out
+from .explicit import Explicit
+from .writing import written_out
 
 SITES = 2  # number of sites for numerical questions
 MOST_COORDINATES = 12  # most coordinates of a law that couples its sites

@@ -114,7 +114,9 @@ def definite(case: Case) -> Answer:
     if where == "":
         return question, "by the signs of its entries", "proved"
     if value >= -1e-12:
-        value, where = min((value, where), least_in_bulk(case.explicit))
+        value, where = min(
+            (value, where), least_in_bulk(case.explicit, {b for U in case.recipe.potentials for b in U.blocks})
+        )
     if value < -1e-12:
         return question, f"eigenvalue {value:.3g} at {where}", "failed"
     return question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked"
@@ -188,7 +190,7 @@ def explosion(case: Case) -> Answer:
     if runs_off:
         of = f"{sites.size} coordinates" if runs_off == "failed" else f"{sites.size} coordinates, on the mean over rays"
         return question, f"D grows too fast along rays of {of}: exp(H)/D has a finite integral there", runs_off
-    entry = ends.entry_without_mean(case.one_site)
+    entry = next(filter(None, map(ends.entry_without_mean, case.one_site.by_category())), "")
     if entry:
         answer = f"{entry} has no finite mean under exp(-H): whether it carries chains there is not decided"
         return question, answer, "open"
@@ -216,25 +218,29 @@ def _unmoved(case: Case) -> tuple[str, str] | None:
 
 def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
-    D = case.recipe.D
-    for end in ends.walls(case.one_site):
-        wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.reason(end.is_still)}"
-        if D.has(Total) and not ends.walls(case.explicit):
+    recipe, D = case.recipe, case.recipe.D
+    may_swap = any(isinstance(jump, Swap) for jump in recipe.jumps.values())
+    for end in ends.walls(case.one_site, case.redrawn):
+        wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.REASONS['D' if end.is_still else 'H']}"
+        if D.has(Total) and not ends.walls(case.explicit, case.redrawn):
             return f"of one site {wall}; of more it may", "open"
-        return f"{wall}: invariant, but not ergodic", "warning"
+        return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
     few = (e for e in (case.unlike, case.explicit, case.one_site) if e.size <= surfaces.MOST)
-    surface = next(filter(None, map(surfaces.wall, islice(few, 1))), None)
-    if surface is None or (surface.is_of_noise and D.has(AppliedUndef)):
+    surface = next(filter(None, (surfaces.wall(e, case.redrawn) for e in islice(few, 1))), None)
+    if surface is None or (surface.of == "D" and D.has(AppliedUndef)):
         return None
     wall = f"no chain passes {surface.in_words}"
-    if any(isinstance(jump, Swap) for jump in case.recipe.jumps.values()):
-        return f"{wall}: whether jumps pass it is not decided", "open"
-    if any(b.domain.wraps for b in case.recipe.state):
+    if any(b.domain.wraps for b in recipe.state):
         return f"{wall}: whether a chain goes around is not decided", "open"
-    formulas = entries(D).values() if surface.is_of_noise else [case.recipe.H]
-    if any(inner.has(Potential) for e in formulas for inner in e.atoms(Function, Pow)):
+    formulas = [recipe.H] if surface.of == "H" else [*entries(D).values(), *entries(recipe.Q).values()]
+    if any(inner.has(Potential) for e in formulas for inner in (e, *e.atoms(Function, Pow))):
         return f"{wall}, if U is such there", "open"
-    return f"{wall}: invariant, but not ergodic", "warning"
+    return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
+
+
+def _of_jumps(wall: str, may_swap: bool) -> tuple[str, str] | None:
+    """The answer for a wall beside swaps; None without them."""
+    return (f"{wall}: whether swaps pass it is not decided", "open") if may_swap else None
 
 
 def _reached(case: Case) -> tuple[str, str]:

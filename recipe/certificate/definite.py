@@ -1,7 +1,7 @@
 """Tests whether a matrix of formulas is positive semidefinite: by the signs of its minors, else at random states."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -10,11 +10,12 @@ from sympy.core.relational import Relational
 
 from ..algebra import entries
 from ..arrays import of_arrays
-from ..declared import temperature
+from ..declared import Block, temperature
 from ..dynamics import Dynamics
 from ..random_points import random_value
 from ..symbols import OPAQUE, Total, masked
-from .explicit import Explicit, written_out
+from .explicit import Explicit
+from .writing import written_out
 
 ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts as 0
 
@@ -35,12 +36,15 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
 
 
-def least_in_bulk(explicit: Explicit) -> tuple[float, str]:
-    """The least eigenvalue of D over states in the bulk of the law, and where."""
-    least = explicit.least_eigenvalues(explicit.bulk)
-    least[abs(least) < ROUNDED * explicit.function([sum(map(abs, explicit.D))])(explicit.bulk)[0]] = 0.0
+def least_in_bulk(explicit: Explicit, open_blocks: Collection[Block]) -> tuple[float, str]:
+    """The least eigenvalue of D over states in the bulk of the law, and anywhere in blocks of an open U, and where."""
+    states = explicit.bulk.copy()
+    rows = [i for i, b in enumerate(explicit.blocks) if b in open_blocks]
+    states[rows] = explicit.anywhere[rows, : states.shape[1]]
+    least = explicit.least_eigenvalues(states)
+    least[abs(least) < ROUNDED * explicit.function([sum(map(abs, explicit.D))])(states)[0]] = 0.0
     worst = int(least.argmin())
-    at = zip(explicit.coordinates, explicit.bulk[:, worst], strict=True)
+    at = zip(explicit.coordinates, states[:, worst], strict=True)
     return float(least[worst]), ", ".join(f"{z} = {x:.3g}" for z, x in at)
 
 

@@ -9,7 +9,7 @@ A coordinate without noise of its own, moved by Q, reaches b if H is finite ther
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,8 @@ from . import tails
 from .explicit import SEED, Explicit, Line, draw_inside
 
 FALLS = -1e-3  # slope of L below which L is taken to fall
-STATES = 4  # number of states of the other coordinates
-NEAR, FAR = 8.0, 24.0  # values of y between which the slope of L is taken: x is b + e^-24 at the nearest
+STATES, MORE_STATES = 4, 24  # numbers of states of the other coordinates, to find a wall and to make sure of it
+NEAR, FAR, FAR_FROM_0 = 8.0, 24.0, 14.0  # values of y between which the slope of L is taken: x is b + e^-24, say
 RAYS = 64  # number of rays on which coordinates that share their noise are followed
 ALIKE = 1.0  # largest difference of log A between rays that are alike
 LOOKS = 20  # number of dips that are searched
@@ -107,18 +107,24 @@ def _falls(L: np.ndarray) -> bool:
     return len(known) > 4 and bool(known[-1] - known[-5] < FALLS)
 
 
-def walls(explicit: Explicit) -> list[End]:
+def walls(explicit: Explicit, jumping: Collection[Block] = ()) -> list[End]:
     """Points inside of a domain that no chain reaches from either side, at any state of the other coordinates.
 
-    A circle has walls if there are two: a chain goes around a single one.
+    A circle has walls if there are two: a chain goes around a single one. A block that is `jumping` has none.
     """
     infinite = may_make_infinite(explicit.H)
     D = explicit.D.diagonal()
-    varying = [z for z, own in zip(explicit.coordinates, D, strict=True) if z in own.free_symbols | infinite]
+    moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b not in jumping]
+    own = dict(zip(explicit.coordinates, D, strict=True))
+    varying = [z for z in moving if z in own[z].free_symbols | infinite]
     noisy = [line for line in explicit.lines(STATES, varying) if has_noise(line)]
-    met = ((line, at, noise_at(line, at, 1.0) == 0) for line in noisy for at in walls_of(line))
-    times = Counter(End(str(line.z), line.block, at, is_still) for line, at, is_still in met)
+    times = Counter(
+        End(str(line.z), line.block, at, is_still) for line in noisy for at, is_still in walls_of(line).items()
+    )
     closed = [end for end, number in times.items() if number == STATES]
+    if closed:  # a gate may be open elsewhere
+        others = [line for line in explicit.lines(MORE_STATES, varying) if has_noise(line)]
+        closed = [end for end in closed if all(is_wall(x, end.at) for x in others if str(x.z) == end.coordinate)]
     of_coordinate = Counter(end.coordinate for end in closed)
     return [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
 
@@ -149,16 +155,14 @@ def entry_without_mean(explicit: Explicit) -> str:
     Such an entry may carry a chain to infinity in finite time. Entries of D that read their own coordinate only are
     left to Feller's test along the coordinate, which is sharper.
     """
-    z, domains = explicit.coordinates, explicit.domains
-    moving = {x: domain for x, domain in domains.items() if not domain.is_discrete}
-    H = explicit.with_numbers_but(moving)
+    z, H, domains = explicit.coordinates, explicit.H, explicit.domains
     D = {(i, j): e for (i, j), e in nonzero(explicit.D).items() if i < j or i == j and e.free_symbols - {z[i]}}
     Q = {(i, j): e for (i, j), e in nonzero(explicit.Q).items() if i < j}
     entries = {f"{letter}[{z[i]}, {z[j]}]": e for letter, own in (("D", D), ("Q", Q)) for (i, j), e in own.items()}
-    entries = {name: e for name, e in entries.items() if e.free_symbols & moving.keys()}
-    if not entries or _has_mean(H, entries.values(), moving, explicit.temperature):
+    entries = {name: e for name, e in entries.items() if e.free_symbols}
+    if not entries or _has_mean(H, entries.values(), domains, explicit.temperature):
         return ""
-    return next((name for name, e in entries.items() if not _has_mean(H, [e], moving, explicit.temperature)), "")
+    return next((name for name, e in entries.items() if not _has_mean(H, [e], domains, explicit.temperature)), "")
 
 
 def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], temperature: float) -> bool:
@@ -198,7 +202,7 @@ def is_reached(line: Line, at: float, inside: float) -> bool:
 
 def slope(line: Line, at: float, inside: float) -> float:
     """The slope of L towards a point, in y of x = at + inside e^-y."""
-    y = np.array([NEAR, FAR]) if at == 0 else np.array([NEAR / 2, FAR / 2])
+    y = np.array([NEAR, FAR if at == 0 else FAR_FROM_0])
     L = log_scale(line, at + inside * np.exp(-y)) - y
     if np.isnan(L).any():
         return math.nan
@@ -208,39 +212,35 @@ def slope(line: Line, at: float, inside: float) -> float:
 def log_scale(line: Line, x: np.ndarray) -> np.ndarray:
     """H/T - log D."""
     with np.errstate(all="ignore"):
-        return line.H(x) - np.log(line.D(x))
+        return line.H(x) - line.log_D(x)
 
 
 def explodes(line: Line, at: float) -> bool:
     """Whether L falls towards infinity, within the range of floats."""
-    y = np.arange(4.0, 90.0, 2.0)
-    x = math.copysign(1.0, at) * np.sinh(y)
+    y = np.arange(2.0, 90.0, 0.5)
     with np.errstate(all="ignore"):
-        L = log_scale(line, x) + y
-        known = np.isfinite(L) & (line.D(x) > 0)
-    last = L[: int(known.argmin())] if not known.all() else L
-    if len(last) < 2:
-        return bool(L[0] == -np.inf)
-    return bool((last[-1] - last[-2]) / 2.0 < FALLS)
+        return _falls(log_scale(line, math.copysign(1.0, at) * np.sinh(y)) + y)
 
 
-def walls_of(line: Line) -> set[float]:
-    """The points inside of the domain that no chain reaches from either side, rounded and distinct.
+def walls_of(line: Line) -> dict[float, bool]:
+    """The points inside of the domain that no chain reaches from either side, rounded, and whether D vanishes there.
 
     Candidates are points where D has a dip, or |H| a peak.
     """
-    x = _scanned(line.block.domain)
-    points = []
-    for depth in (lambda at: np.log(abs(line.D(at))), lambda at: -abs(line.H(at))):
+    bulk = line.explicit.bulk[line.i]
+    x = np.union1d(_scanned(line.block.domain), np.linspace(bulk.min(), bulk.max(), GRID))
+    points: dict[float, bool] = {}
+    for is_still, depth in ((False, lambda at: -abs(line.H(at))), (True, line.log_D)):
         with np.errstate(all="ignore"):
             values = np.nan_to_num(depth(x), nan=-1e300)
             dips = 1 + np.flatnonzero((values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]))
             deepest, nearest = (dips[np.argsort(by[dips])[:LOOKS]] for by in (values, abs(x)))
             dips = np.union1d(deepest, nearest)
-            points += [round(float(at), 9) for at in lowest(depth, x[dips - 1], x[dips + 1])]
+            points |= {round(float(at), 9): is_still for at in lowest(depth, x[dips - 1], x[dips + 1])}
     H = np.nan_to_num(line.H(x), nan=np.inf)
     occupied = x[H <= H.min() + NOTHING]  # beyond them a wall cuts nothing off
-    return {round(at, 5) + 0.0 for at in points if occupied[0] < at < occupied[-1] and is_wall(line, at)}
+    inside = {at: is_still for at, is_still in points.items() if occupied[0] < at < occupied[-1]}
+    return {round(at, 5) + 0.0: is_still for at, is_still in inside.items() if is_wall(line, at)}
 
 
 def is_wall(line: Line, at: float) -> bool:

@@ -18,8 +18,8 @@ from ..dynamics import Dynamics
 from ..operators import Applied, operators_of, times
 from ..symbols import OPAQUE, Partial, SiteDummy, Total, masked
 from .case import Case
-from .explicit import image_of, spectrum_of
 from .reach import INTERVALS, rank_of, without_kinks
+from .writing import image_of, spectrum_of
 
 MOST = 400  # most coordinates of a chain
 MOST_INTERVALS = 27  # most intervals of constant controls

@@ -42,7 +42,7 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
     jumps = [j for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive]
     places = {a: b for j in jumps if isinstance(j, Swap) for a, b in j.places.items()}
     reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
-    reached |= {b for j in jumps for b in j.redrawn}
+    reached |= {b for j in jumps for b in j.redrawn if not b.domain.is_discrete}
     while new := next((b for source in reached for b in _next_reached(recipe, source, reached, places)), None):
         reached.add(new)
     return reached >= {b for b in recipe.state if not b.domain.is_discrete}
@@ -112,7 +112,9 @@ def rank_of(
         if length > USUAL and len(best[1]):
             break
         start = np.array([_start(b, draw) for b in blocks])
-        J = _sensitivities(start, draw.normal(size=(intervals, width)), length, velocity)
+        jumps = [(i, b.domain.categories) for i, b in enumerate(blocks) if b.domain.is_discrete]
+        values = {i: draw.integers(categories, size=intervals) for i, categories in jumps}
+        J = _sensitivities(start, draw.normal(size=(intervals, width)), values, length, velocity)
         if not np.isfinite(J).all():
             continue
         U, sizes, _ = np.linalg.svd(J)
@@ -171,7 +173,7 @@ def _start(block: Block, draw: np.random.Generator) -> float:
     value = float(draw.normal())
     if block.domain.is_compact:
         return block.domain.inside(1 / (1 + math.exp(-value)))
-    return value if block.domain.is_real else 0.3 + abs(value)
+    return value if block.domain.is_real or block.domain.is_discrete else 0.3 + abs(value)
 
 
 def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, Callable]:
@@ -188,21 +190,32 @@ def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, 
     return rounded.function(rounded.curl), columns
 
 
-def _sensitivities(start: np.ndarray, controls: np.ndarray, length: float, velocity: Callable) -> np.ndarray:
-    """The derivative of the endpoint of a path in all its controls, by central differences."""
+def _sensitivities(
+    start: np.ndarray, controls: np.ndarray, jumps: Mapping[int, np.ndarray], length: float, velocity: Callable
+) -> np.ndarray:
+    """The derivative of the endpoint of a path in all its controls, by central differences.
+
+    `jumps`: the values of discrete coordinates by number, one for each interval.
+    """
     step = 1e-4
     number = controls.size
     shifts = step * np.concatenate([np.eye(number), -np.eye(number)]).T.reshape(*controls.shape, 2 * number)
-    ends = _endpoints(np.repeat(start[:, None], 2 * number, axis=1), controls[..., None] + shifts, length, velocity)
-    return (ends[:, :number] - ends[:, number:]) / (2 * step)
+    starts = np.repeat(start[:, None], 2 * number, axis=1)
+    ends = _endpoints(starts, controls[..., None] + shifts, jumps, length, velocity)
+    with np.errstate(invalid="ignore"):
+        return (ends[:, :number] - ends[:, number:]) / (2 * step)
 
 
-def _endpoints(z: np.ndarray, controls: np.ndarray, length: float, velocity: Callable) -> np.ndarray:
+def _endpoints(
+    z: np.ndarray, controls: np.ndarray, jumps: Mapping[int, np.ndarray], length: float, velocity: Callable
+) -> np.ndarray:
     """The endpoints of paths under piecewise constant controls (intervals, width, N), by Runge-Kutta steps."""
     steps = max(2, math.ceil(length / len(controls) / STEP))
     dt = length / (len(controls) * steps)
     with np.errstate(all="ignore"):
-        for u in controls:
+        for k, u in enumerate(controls):
+            for i, values in jumps.items():
+                z[i] = values[k]
             for _ in range(steps):
                 z = _runge_kutta(partial(velocity, w=u), z, dt)
         return z

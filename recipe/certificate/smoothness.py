@@ -120,7 +120,8 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
     An energy may be infinite at a point, which no chain reaches; D and Q may not.
     """
     values = function(x)
-    change = abs(np.diff(values))
+    with np.errstate(invalid="ignore"):
+        change = abs(np.diff(values))
     change[~np.isfinite(change)] = 0.0
     if not change.any():
         return

@@ -6,22 +6,29 @@ sides, or H itself where no noise acts along n, and Q does not carry chains acro
 is met by a search downhill.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from sympy import Symbol
+from sympy import Expr, Symbol, default_sort_key
 
+from ..algebra import entries, factors
+from ..declared import Block
 from .ends import lowest, may_make_infinite
 from .explicit import SEED, Explicit
 
 MOST = 8  # most coordinates for a search
 SEGMENTS, GRID = 12, 400
+SCAN = (1 - np.cos(np.linspace(0.0, np.pi, GRID))) / 2  # points of a line from 0 to 1, finer towards its ends
 REACH = 3.0  # half the length of a line that is cut to the bulk, as sinh of it, in units of the bulk's spread
+BESIDE = 0.02  # distance of the sides of a surface that lines may join
+CROWD = 40  # number of states that are joined by lines
 POINTS = 3  # least number of points of a surface; all must be walls
 TINY = 1e-10  # least eigenvalue that counts as 0, relative to its median in the bulk
 NEAR = 1e-4  # distance from the surface at which its normal is taken
-DISTANCES = np.array([1e-3, 1e-2, 1e-1])  # distances at which the growth towards it is taken
+DISTANCES = np.array([1e-3, 1e-2, 1e-1])  # distances at which the growth of 1/D towards it is taken
+OF_ENERGY = 0.1  # factor of the distances for the growth of H, whose normal need not be as accurate
 STARTS, TRIES, HALVINGS = 64, 12, 32  # of the search for poles: of each start, and of the lengths of its steps
 DEEPEST = 8  # number of its ends that are looked at
 ROUND = 256  # number of directions around a point
@@ -30,44 +37,54 @@ Point = tuple[np.ndarray, np.ndarray]  # a point of a surface, (size,), and the 
 
 @dataclass(frozen=True)
 class Wall:
-    """A point of a surface that no chain crosses, by coordinate, and the reason: its noise, or its energy."""
+    """A point of a surface that no chain crosses, by coordinate, and the reason: its noise, its energy, or its curl."""
 
     at: dict[Symbol, float]
-    is_of_noise: bool
+    of: str  # "D", "H" or "Q"
 
     @property
     def in_words(self) -> str:
         """The point and the reason."""
         at = ", ".join(f"{z} = {x:.2g}" for z, x in self.at.items())
-        return f"a surface through {at}, where {reason(self.is_of_noise)}"
+        return f"a surface through {at}, where {REASONS[self.of]}"
 
 
-def reason(is_of_noise: bool) -> str:
-    """The reason for a wall, in words."""
-    return "D vanishes" if is_of_noise else "H is infinite"
+REASONS = {"D": "D vanishes", "H": "H is infinite", "Q": "nothing moves a chain across"}
 
 
-def wall(explicit: Explicit) -> Wall | None:
-    """A surface that no chain crosses; None if none is found."""
+def wall(explicit: Explicit, jumping: Collection[Block] = ()) -> Wall | None:
+    """A surface that no chain crosses; None if none is found. `jumping`: blocks that jumps carry across."""
+    if not 1 < explicit.size <= MOST or any(b.domain.is_discrete for b in explicit.blocks):
+        return None
     may_vanish, may_be_infinite = bool(explicit.D.free_symbols), bool(may_make_infinite(explicit.H))
-    if not (1 < explicit.size <= MOST and (may_vanish or may_be_infinite)):
+    still = _still_factors(explicit)
+    if not (may_vanish or may_be_infinite or still):
         return None
-    if any(b.domain.is_discrete for b in explicit.blocks):
-        return None
-    fields = _Fields(explicit)
-    segments = fields.segments()
-    searches: list[tuple[bool, Callable, list[Point]]] = []
+    fields = _Fields(explicit, jumping)
     least = explicit.least_eigenvalues(explicit.bulk)
     usual = float(np.median(least))
     if may_vanish and np.quantile(least, 0.1) > TINY * usual:
-        zeros = [c for a, b in segments for c in _zeros(fields, a, b, usual)]
-        searches.append((True, fields.root, zeros))
+        found = fields.closed("D", fields.root, partial(_zeros, fields, usual), fields.is_wall)
+        if found:
+            return found
     if may_be_infinite:
-        searches.append((False, fields.energy, [c for a, b in segments for c in _peaks(fields.energy, a, b)]))
-    for is_of_noise, field, points in searches:
-        if len(points) >= POINTS and all(fields.is_wall(c, field) for c in points):
-            return Wall(dict(zip(explicit.coordinates, map(float, points[0][0]), strict=True)), is_of_noise)
+        found = fields.closed("H", fields.energy, partial(_peaks, fields.energy), fields.is_wall)
+        if found:
+            return found
+    for factor in still:
+        value = explicit.function([factor])
+        found = fields.closed("Q", lambda z, g=value: g(z)[0], partial(_roots, value), fields.is_still)
+        if found:
+            return found
     return None
+
+
+def _still_factors(explicit: Explicit) -> list[Expr]:
+    """The factors of Q in the rows without noise: where one vanishes, the motion across may vanish."""
+    still = {i for i in range(explicit.size) if not any(explicit.D.row(i))}
+    entries_there = {e for (i, _), e in entries(explicit.Q).items() if i in still and e.free_symbols}
+    found = {x for e in entries_there for x in factors(e) if x.free_symbols and not x.is_nonzero}
+    return sorted(found, key=default_sort_key)
 
 
 def pole(explicit: Explicit) -> dict[Symbol, float] | None:
@@ -84,7 +101,7 @@ def pole(explicit: Explicit) -> dict[Symbol, float] | None:
     return None
 
 
-def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> list[Point]:
+def _zeros(fields: "_Fields", usual: float, a: np.ndarray, b: np.ndarray) -> list[Point]:
     """The points between a and b, (size,), at which the least eigenvalue of D is 0 relative to `usual`."""
 
     def least(t: np.ndarray) -> np.ndarray:
@@ -92,6 +109,17 @@ def _zeros(fields: "_Fields", a: np.ndarray, b: np.ndarray, usual: float) -> lis
 
     points = _dips(least, below=0.1 * usual)
     return [(a + (b - a) * at, b - a) for at in points[least(points) < TINY * usual]]
+
+
+def _roots(value: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
+    """The points between a and b, (size,), at which a function changes its sign."""
+
+    def size(t: np.ndarray) -> np.ndarray:
+        return abs(value(a[:, None] + (b - a)[:, None] * t)[0])
+
+    signs = np.sign(value(a[:, None] + (b - a)[:, None] * SCAN)[0])
+    before = np.flatnonzero(signs[:-1] * signs[1:] < 0)
+    return [(a + (b - a) * at, b - a) for at in lowest(size, SCAN[before], SCAN[before + 1])]
 
 
 def _peaks(field: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
@@ -109,23 +137,47 @@ def _peaks(field: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
 
 def _dips(depth: Callable, below: float = np.inf) -> np.ndarray:
     """Lower ends of the dips of a function on [0, 1]: beside a zero, where the drift may have a pole."""
-    t = np.linspace(0.0, 1.0, GRID)
-    values = np.nan_to_num(depth(t), nan=np.inf)
+    values = np.nan_to_num(depth(SCAN), nan=np.inf)
     is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < below)
     dips = 1 + np.flatnonzero(is_dip)
-    return lowest(depth, t[dips - 1], t[dips + 1], steps=12)
+    return lowest(depth, SCAN[dips - 1], SCAN[dips + 1], steps=12)
 
 
 class _Fields:
     """H, D and the drift of Q, as functions of states z (size, N)."""
 
-    def __init__(self, explicit: Explicit):
+    def __init__(self, explicit: Explicit, jumping: Collection[Block] = ()):
         self.explicit = explicit
+        self.jumps = np.array([b in jumping for b in explicit.blocks])
         self.size = explicit.size
         self.H, self.D, self.curl = map(explicit.function, ([explicit.H], explicit.D, explicit.curl))
         self.spread = float(np.linalg.norm(explicit.bulk.std(axis=1)))
         self.unit = min(1.0, self.spread)  # of distances from a surface
         self.draw = np.random.default_rng(SEED)
+
+    def closed(self, of: str, field: Callable, met: Callable, is_wall: Callable) -> Wall | None:
+        """The wall at the points of a field that lines meet; None if chains cross it at a point, or go around.
+
+        `met`: the points between two states; `is_wall`: of a point and a field, whether chains stay on their side.
+        """
+        points = [c for a, b in self.segments() for c in met(a, b)]
+        if len(points) < POINTS or not all(is_wall(c, field) for c in points):
+            return None
+        sides = [
+            (c - shift, c + shift) for c, shift in ((p[0], BESIDE * self.unit * self.normal(p, field)) for p in points)
+        ]
+        if self.are_joined(sides[:: max(1, len(sides) // POINTS)], met):
+            return None
+        return Wall(dict(zip(self.explicit.coordinates, map(float, points[0][0]), strict=True)), of)
+
+    def are_joined(self, sides: list[tuple[np.ndarray, np.ndarray]], met: Callable) -> bool:
+        """Whether both sides of a surface are joined at one of its points by lines on which nothing is met."""
+        states = [*(z for pair in sides for z in pair), *self.explicit.bulk.T[:CROWD]]
+        group = np.arange(len(states))
+        for i, j in self.draw.permutation(np.argwhere(np.triu(np.ones((len(states),) * 2), 1))):
+            if group[i] != group[j] and not met(states[i], states[j]):
+                group[group == group[j]] = group[i]
+        return any(group[2 * k] == group[2 * k + 1] for k in range(len(sides)))
 
     def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The ends of lines through pairs of states, where they leave the bulk."""
@@ -198,9 +250,18 @@ class _Fields:
         n = self.normal(point, field)
         at = point[0][:, None]
         curl = self.curl(at)[:, 0]
-        if not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
+        if n[self.jumps].any() or not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
             return False
-        return all(self.diverges(at + side * n[:, None] * DISTANCES * self.unit, n) for side in (1.0, -1.0))
+        distances = self.unit * DISTANCES * (1.0 if field == self.root else OF_ENERGY)
+        return all(self.diverges(at + side * n[:, None] * distances, n) for side in (1.0, -1.0))
+
+    def is_still(self, point: Point, field: Callable) -> bool:
+        """Whether neither noise nor curl moves a chain across the surface at a point."""
+        n = self.normal(point, field)
+        at = point[0][:, None]
+        curl, D = self.curl(at)[:, 0], self.D(at).reshape(self.size, self.size)
+        is_moved = abs(curl @ n) > TINY * np.linalg.norm(curl) or n @ D @ n > TINY * abs(D).max()
+        return not (n[self.jumps].any() or is_moved)
 
     def diverges(self, z: np.ndarray, n: np.ndarray) -> bool:
         """Whether exp(H/T)/D_nn grows towards the surface as 1/distance or faster, by points z, (size, 3).
