@@ -131,9 +131,9 @@ class SquareRoot(MatrixFunction):
 class Change(Total):
     """The difference of two values of a chain; of sums over sites the sum of the differences by site, not split.
 
-    >>> from recipe import vector
+    >>> from recipe import total, vector
     >>> p, q = vector("p"), vector("q")
-    >>> Change(p**2, q**2), Change(total(p), total(q))
+    >>> Change(p**2, q**2), Change(total(p), total(q)).integrand
     (total(p**2 - q**2), total(p) - total(q))
     """
 
