@@ -228,12 +228,26 @@ def estimate(
 
 def claims(study: Study) -> list[Claim]:
     """Rows on lambda itself, on what n and gamma make of it, and on what samplers do and state."""
+    picture(study)
     rows = [of_model(MODELS[name], study.result(estimate, model=name)) for name in MODELS]
     rows.append(of_control(*(study.result(estimate, model="rank one", **own) for own in ({}, CONTROL))))
     rows += [of_free_energy(), of_localisation(), of_standstill(study.result(estimate, **STANDING))]
     rows += [of_law(words, study.results(estimate, runs), runs) for words, runs in RUNS.items()]
     slow = {"model": "product", "sampler": EULER, "step": 0.1, "pairs": 250}
     return [*rows, of_mixing(study.result(estimate, **slow))]
+
+
+def picture(study: Study) -> None:
+    """lambda_n over gamma, at two n: a point on an arm has a plateau where gamma is local and n is large."""
+    gammas = np.logspace(-2, 4, 49)
+    with study.figure("coefficients", columns=2, sharey=True) as panels:
+        for axes, n in zip(panels, (10_000, 1_000_000)):
+            for of in (MODELS[name] for name in ("cross", "cusp", "arm")):
+                axes.semilogx(gammas, [of.exact(tempered(n), gamma) for gamma in gammas], label=of.words)
+            axes.set(title=f"n = {n:,}", xlabel="gamma", yticks=(0, 1 / 4, 1 / 2))
+            axes.grid(axis="y")
+        panels[0].set_ylabel("lambda_n")
+        panels[1].legend()
 
 
 def of_model(of: Model, result: dict) -> Claim:
