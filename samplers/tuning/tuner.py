@@ -23,10 +23,11 @@ MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have
 FALLS = 0.95  # of R-hat from one window to the next, as long as chains come nearer to each other
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
-PROPOSED = 0.8  # the acceptance of proposals whose momenta are drawn anew. Beskos et al. (2013), rounded up
+PROPOSED = 0.9  # that of proposals with new momenta, above the 0.65 of Beskos et al. (2013): tails hold chains back
 OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
 UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are drawn anew before each
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
+CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -74,6 +75,7 @@ class Tuner:
         self.axis = torch.zeros(pilot.theta[0].numel(), dtype=torch.float64)
         self.r_hat = math.inf
         self.trials: list[Trial] = []
+        self.best: Trial
         self.guess = coarse(pilot, self._wanted, where)
 
     def settle(self, words: int = SHORTEST) -> None:
@@ -125,7 +127,7 @@ class Tuner:
         return self.pilot.gradients >= self.budget
 
     def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
-        """Tries numbers of words of a proposal, or the given one; `best` is then the most efficient trial.
+        """Tries numbers of words of a proposal, or the given one; `best` is then the trial of most draws a gradient.
 
         From somewhat below a quarter period of the slowest direction the shorter ones, or else the longer ones, are
         tried as long as they are better. `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose
@@ -158,12 +160,9 @@ class Tuner:
                 self.guess = corrected(h, one.acceptance, self._wanted)
             if abs(one.acceptance - self._wanted) < OFF or h < self.guess:
                 break
+        if not self.trials or one.efficiency > CLEARLY * self.best.efficiency:
+            self.best = one
         self.trials.append(one)
-
-    @property
-    def best(self) -> Trial:
-        """The trial with the most effective draws a gradient."""
-        return max(self.trials, key=lambda t: t.efficiency)
 
     def choose(self, repeat: int | None) -> None:
         """Chooses step size and words of the best trial, for exact chains; `repeat`: the number of words, if fixed."""
