@@ -63,28 +63,28 @@ def wall(explicit: Explicit, jumping: Collection[Block] = ()) -> Wall | None:
     fields = _Fields(explicit, jumping)
     least = explicit.least_eigenvalues(explicit.bulk)
     usual = float(np.median(least))
+    searches: list[tuple[str, Callable, Callable, Callable]] = []
     if may_vanish and np.quantile(least, 0.1) > TINY * usual:
-        found = fields.closed("D", fields.root, partial(_zeros, fields, usual), fields.is_wall)
-        if found:
-            return found
+        searches.append(("D", fields.root, partial(_zeros, fields, usual), fields.is_wall))
     if may_be_infinite:
-        found = fields.closed("H", fields.energy, partial(_peaks, fields.energy), fields.is_wall)
-        if found:
-            return found
-    for factor in still:
-        value = explicit.function([factor])
-        found = fields.closed("Q", lambda z, g=value: g(z)[0], partial(_roots, value), fields.is_still)
-        if found:
-            return found
-    return None
+        searches.append(("H", fields.energy, partial(_peaks, fields.energy), fields.is_wall))
+    speeds = [_values(explicit, factor) for factor in still]
+    searches += [("Q", speed, partial(_roots, speed), fields.is_still) for speed in speeds]
+    return next(filter(None, (fields.closed(*search) for search in searches)), None)
 
 
 def _still_factors(explicit: Explicit) -> list[Expr]:
     """The factors of Q in the rows without noise: where one vanishes, the motion across may vanish."""
     still = {i for i in range(explicit.size) if not any(explicit.D.row(i))}
-    entries_there = {e for (i, _), e in entries(explicit.Q).items() if i in still and e.free_symbols}
-    found = {x for e in entries_there for x in factors(e) if x.free_symbols and not x.is_nonzero}
-    return sorted(found, key=default_sort_key)
+    couplings = {e for (i, _), e in entries(explicit.Q).items() if i in still and e.free_symbols}
+    varying = {x for e in couplings for x in factors(e) if x.free_symbols and not x.is_nonzero}
+    return sorted(varying, key=default_sort_key)
+
+
+def _values(explicit: Explicit, e: Expr) -> Callable:
+    """A formula as a function of states, (size, N) to (N,)."""
+    function = explicit.function([e])
+    return lambda z: function(z)[0]
 
 
 def pole(explicit: Explicit) -> dict[Symbol, float] | None:
@@ -115,9 +115,9 @@ def _roots(value: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
     """The points between a and b, (size,), at which a function changes its sign."""
 
     def size(t: np.ndarray) -> np.ndarray:
-        return abs(value(a[:, None] + (b - a)[:, None] * t)[0])
+        return abs(value(a[:, None] + (b - a)[:, None] * t))
 
-    signs = np.sign(value(a[:, None] + (b - a)[:, None] * SCAN)[0])
+    signs = np.sign(value(a[:, None] + (b - a)[:, None] * SCAN))
     before = np.flatnonzero(signs[:-1] * signs[1:] < 0)
     return [(a + (b - a) * at, b - a) for at in lowest(size, SCAN[before], SCAN[before + 1])]
 
