@@ -17,7 +17,7 @@ from ..running.sampling import Metropolis, sample
 from ..target.coordinates import Affine
 
 STUCK = 0.02  # the least acceptance of a chain in the harmonic mean
-TRIAL = 200  # words of a trial
+TRIAL = 320  # words of a trial
 LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
     "accepted none of",
