@@ -266,11 +266,20 @@ def _corners(recipe: Dynamics) -> Refusals:
     for (i, j), entry in entries(recipe.D + recipe.Q).items():
         slope = derivative(entry, recipe.state[j])
         rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
+        rough = [f for f in rough if not _vanishes_there(slope, f)]
         if rough or slope.has(S.NaN, S.ComplexInfinity):
             kink = rough[0].args[0] if rough else slope
             what = f"it is undefined where {kink} = 0, because {entry} has no derivative there"
             do = "Use a smooth function, such as sqrt(1 + theta**2)."
             yield f"Gamma[{recipe.state[i]}]", what, do
+
+
+def _vanishes_there(slope: Expr, f: Expr) -> bool:
+    """Whether a slope has no jump where sign(k) or Heaviside(k) has one, as Max(0, k)*Heaviside(k)."""
+    if isinstance(f, DiracDelta):
+        return False
+    jump = slope.xreplace({f: S.One}) - slope.xreplace({f: -S.One})
+    return bool(jump.xreplace({f.args[0]: S.Zero}).is_zero)
 
 
 def _discontinuities(recipe: Dynamics) -> Refusals:

@@ -498,6 +498,7 @@ RIGHT = {
     "noise that a binary block multiplies": lambda: by_choice(
         1 + choice * theta**2, total(theta**2 / 2 - choice * theta)
     ),
+    "noise with a kink in its slope": lambda: two({x: 1 + Max(0, x**2 - 1) ** 2, y: 1 + Abs(y) ** 3}),
     "a wall with a gate of noise": lambda: two({x: x**2 + Max(0, y) ** 2, y: 1}, (x**2 + y**2) / 2),
     "a wall with a gate in the energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + Max(0, 1 - y**2) ** 2 / x**2),
     "a block without noise at 0, drawn anew": lambda: recipe(
