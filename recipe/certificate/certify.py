@@ -232,8 +232,9 @@ def _walled(case: Case) -> tuple[str, str] | None:
     wall = f"no chain passes {surface.in_words}"
     if any(b.domain.wraps for b in recipe.state):
         return f"{wall}: whether a chain goes around is not decided", "open"
-    formulas = [recipe.H] if surface.of == "H" else [*entries(D).values(), *entries(recipe.Q).values()]
-    if any(inner.has(Potential) for e in formulas for inner in (e, *e.atoms(Function, Pow))):
+    formulas = {"H": [recipe.H], "D": entries(D).values(), "Q": entries(recipe.Q).values()}[surface.of]
+    parts = [inner for e in formulas for inner in (e.atoms(Function, Pow) if surface.of == "H" else {e})]
+    if any(inner.has(Potential) for inner in parts):
         return f"{wall}, if U is such there", "open"
     return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
 
