@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def _rows(self) -> list[tuple[str, str]]:
-        return [(name.replace("_", " "), str(reason)) for name, reason in self.reasons.items()]
+        return [(name, str(reason)) for name, reason in self.reasons.items()]
 
 
 def tune(
