@@ -394,6 +394,13 @@ def test_checks_of_torch_are_on_again_after_threads_that_end_in_any_order(monkey
     assert Distribution._validate_args
 
 
+def test_starts_are_the_same_in_threads():
+    energy = model({"mu": Normal(0.0, 1.0), "tau": HalfNormal(1.0)}, lambda v: v["mu"])
+    alone = energy.starts(40, seed=1)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(torch.equal(each, alone) for each in threads.map(lambda _: energy.starts(40, seed=1), range(8)))
+
+
 def test_a_model_prints_its_variables():
     energy = model({"mu": Normal(0.0, 1.0), "eta": Normal(torch.zeros(8), 1.0)}, lambda v: v["mu"])
     assert repr(energy) == "Model(mu: (), eta: (8,))"

@@ -1,5 +1,7 @@
 """Models of Pyro are the same energies as those that are written by hand; what chains cannot move is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -50,6 +52,26 @@ def test_the_settings_of_pyro_are_left_as_they_are():
     energy = from_pyro(schools, EFFECTS, ERRORS)
     energy({"mu": EFFECTS[0], "tau": EFFECTS[0], "eta": EFFECTS})
     assert (pyro.settings.get("validate_infer"), torch.distributions.Distribution._validate_args) == before
+
+
+def test_models_run_in_threads():
+    def drawn(_):
+        energy = from_pyro(schools, EFFECTS, ERRORS)
+        return sample(HMC, energy, steps=5, step_size=0.1, progress=False)["mu"]
+
+    before = torch.distributions.Distribution._validate_args
+    alone = drawn(0)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(torch.equal(each, alone) for each in threads.map(drawn, range(4)))
+    assert torch.distributions.Distribution._validate_args == before
+
+
+def angle():
+    pyro.sample("phi", dist.VonMises(1.0, 4.0))
+
+
+def copied():
+    pyro.sample("y", dist.Delta(pyro.sample("x", dist.Normal(0.0, 1.0))))
 
 
 def fixed():
@@ -122,6 +144,8 @@ REFUSED = {
     changing: "change from run to run: y",
     growing: r"from \((2|3),\) to",
     bounded: "support depends on other variables",
+    angle: r"is inf, not 1. Write an angle as a Uniform\(-math.pi, math.pi\)",
+    copied: "a Delta as a pyro.deterministic",
     3: "pyro.sample statements",
 }
 

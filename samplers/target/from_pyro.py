@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ WHERE = "from_pyro"
 CHANGES = "the variables change from run to run"
 SUBSAMPLE = "_Subsample"  # the law of the rows of a plate
 RUNS = 8  # runs of a model whose variables are compared
+STACK = RLock()  # held while Pyro runs a model: its handlers are one stack of all threads
+UNNORMALISED = (
+    "Write an angle as a Uniform(-math.pi, math.pi) with its log density by pyro.factor, a Delta as a "
+    "pyro.deterministic, a shift of another variable in the model."
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Program:
         import pyro  # optional, and slow to import
 
         model = self.model if values is None else pyro.poutine.condition(self.model, data=dict(values))
-        with pyro.validation_enabled(False):
+        with STACK, unchecked, pyro.validation_enabled(False):
             return pyro.poutine.trace(model).get_trace(*self.args, **self.kwargs)
 
     def log_density(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -46,7 +52,7 @@ class Program:
         for name in values:
             if name not in trace.nodes:
                 raise RecipeError(WHERE, f"{CHANGES}: {name}", do="Draw the same ones in each run.")
-        with pyro.validation_enabled(False):
+        with STACK, unchecked, pyro.validation_enabled(False):
             return trace.log_prob_sum()
 
     def latent(self) -> dict[str, Any]:
@@ -93,7 +99,8 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
         _check_alike(first, other)
     for name, node in first.items():
         with seeded(0), unchecked:
-            check_normalisation(node["fn"], biject_to(node["fn"].support), name, f"{WHERE}, {name!r}", is_cut=False)
+            map = biject_to(node["fn"].support)
+            check_normalisation(node["fn"], map, f"{WHERE}, {name!r}", UNNORMALISED, is_cut=False)
     variables = {name: Variable(name, node["fn"]) for name, node in first.items()}
     values = {name: node["value"] for name, node in first.items()}
     return Model(constrained(variables, values), program.log_density, program.draw)

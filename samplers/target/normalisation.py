@@ -15,7 +15,7 @@ NUMBERS = 2**22  # values of densities, at most
 LEAST, MOST = 0.5, 1.05  # of an integral of 1: values that underflow are missing, and the rule is off by 0.02 at most
 
 
-def check_normalisation(law: Distribution, map: Transform, name: str, where: str, *, is_cut: bool) -> None:
+def check_normalisation(law: Distribution, map: Transform, where: str, advice: str, *, is_cut: bool) -> None:
     """Refuse a one-dimensional prior whose density has another integral than 1 over the range of `map`.
 
     A prior that is cut, by a constraint, has an integral up to 1. Priors of several dimensions are not asked.
@@ -30,9 +30,6 @@ def check_normalisation(law: Distribution, map: Transform, name: str, where: str
     if wrong.any():
         worst = float(integral[wrong].flatten()[0])
         what = f"the integral of its prior {law} over the values in which chains move is {worst:.3g}, not 1"
-        advice = (
-            f"Say where its mass is: constraints={{{name!r}: constraints.interval(-math.pi, math.pi)}} for an angle."
-        )
         raise RecipeError(where, what, do=advice)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from recipe.errors import RecipeError, did_you_mean
 from .normalisation import check_normalisation
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
+GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
 PROBES = 32  # points at which a constraint and a support are compared
 
 Values = Mapping[str, torch.Tensor]  # of one chain, by variable
@@ -87,7 +88,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     state = torch.Generator().manual_seed(0).get_state()
     state[TWISTER] = torch.from_numpy(twister.astype(np.uint64).view(np.uint8))
     devices = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with GENERATOR, torch.random.fork_rng(devices):
         torch.default_generator.set_state(state)
         for gpu in devices:
             with torch.cuda.device(gpu):
@@ -165,7 +166,9 @@ class Variable:
         if self.constraint is not None:
             self._check_constraint(law, self.constraint, map, where)
         with seeded(0), unchecked:
-            check_normalisation(law, map, self.name, where, is_cut=self.constraint is not None)
+            angle = f"constraints={{{self.name!r}: constraints.interval(-math.pi, math.pi)}} for an angle."
+            advice = f"Say where its mass is: {angle}"
+            check_normalisation(law, map, where, advice, is_cut=self.constraint is not None)
 
     def _checked_law(self, before: Values, where: str) -> Distribution:
         """The prior given the variables before; refused unless a distribution."""
