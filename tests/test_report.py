@@ -291,3 +291,10 @@ def test_looks_do_not_change_a_loop():
     one.report()
     two = loop(SGNHT, lr=0.05, momentum=0.9, steps=40)
     assert torch.equal(one.param_groups[0]["params"][0], two.param_groups[0]["params"][0])
+
+
+def test_a_parameter_without_numbers_has_no_findings():
+    init = {"x": torch.zeros(2), "empty": torch.zeros(0)}
+    draws = samplers.sample(HMC, lambda v: (v["x"] ** 2).sum() / 2, init=init, steps=50, step_size=0.5, progress=False)
+    assert draws["empty"].shape == (4, 50, 0)
+    assert "empty" not in str(draws.report())

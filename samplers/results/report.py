@@ -69,6 +69,8 @@ class Subject:
         thinned = {}
         for name, x in (self.values if self.of is None else self.of.along(self.values)).items():
             sites = flattened(x)
+            if not sites.shape[2]:
+                continue
             every = max(1, -(-sites.shape[2] // coordinates))
             chosen = labels(name, x.shape[2:], range(0, sites.shape[2], every))
             if every > 1:
@@ -93,13 +95,13 @@ class Subject:
         number -= number % fold
         spread = torch.arange(number, device="cpu") * draws // number
         some = {name: x[:, spread.to(x.device)] for name, x in self.values.items()}
-        folded = self.again.slopes({name: x.reshape(chains * fold, -1, *x.shape[2:]) for name, x in some.items()})
+        folded = self.again.slopes({name: x.unflatten(1, (fold, -1)).flatten(0, 1) for name, x in some.items()})
         if isinstance(folded, str):
             return folded
         parts = [
             (name, [x.reshape(chains, number, *x.shape[2:]) for x in (at, *of)]) for name, (at, of) in folded.items()
         ]
-        return {name: (at, of) for name, (at, *of) in parts}
+        return {name: (at, of) for name, (at, *of) in parts if at.numel()}
 
     @property
     def affordable(self) -> int:
