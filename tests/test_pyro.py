@@ -74,6 +74,33 @@ def copied():
     pyro.sample("y", dist.Delta(pyro.sample("x", dist.Normal(0.0, 1.0))))
 
 
+def chosen():
+    with pyro.plate("rows", 4, subsample=torch.tensor([0, 1])):
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+
+def misshapen():
+    x = pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=torch.zeros(4))
+
+
+def missing():
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 2):
+        pyro.sample("y", dist.Normal(x, 1.0), obs=torch.zeros(2), obs_mask=torch.tensor([True, False]))
+
+
+def flat():
+    with pyro.poutine.mask(mask=False):
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(1.0))
+
+
+def test_a_flat_prior_is_moved_where_data_see_the_variable():
+    x = torch.tensor(3.0)
+    torch.testing.assert_close(from_pyro(flat)({"x": x}), -dist.Normal(1.0, 1.0).log_prob(x))
+
+
 def fixed():
     pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
 
@@ -144,6 +171,9 @@ REFUSED = {
     changing: "change from run to run: y",
     growing: r"from \((2|3),\) to",
     bounded: "support depends on other variables",
+    chosen: "takes 2 of 4 rows",
+    misshapen: "the model fails when it is run: RuntimeError: The size of tensor",
+    missing: "'y_unobserved': a mask hides some of its numbers",
     angle: r"is inf, not 1. Write an angle as a Uniform\(-math.pi, math.pi\)",
     copied: "a Delta as a pyro.deterministic",
     3: "pyro.sample statements",

@@ -70,7 +70,8 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
 
     Draws are of the latent variables by name. Chains move in free numbers, by the map of the support of each prior as
     in `samplers.model`, and start at runs of the model. Needs pyro-ppl, the extra "pyro". Raises RecipeError for
-    discrete variables, plates that subsample, `pyro.param`, and variables or supports that change from run to run.
+    discrete variables, plates that subsample, `pyro.param`, variables or supports that change from run to run, and
+    numbers of a variable that a mask hides and data do not see, as obs_mask= makes them.
 
     >>> import pyro, pyro.distributions as dist
     >>> def coin(y):
@@ -87,6 +88,7 @@ def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
     try:
         with seeded(0):
             first, *others = [program.latent() for _ in range(RUNS)]
+            _check_seen(program, first)
     except RecipeError:
         raise
     except Exception as error:  # raised by the caller's model
@@ -112,17 +114,30 @@ def _is_latent(name: str, node: Mapping[str, Any]) -> bool:
     law = node["fn"]
     if node["type"] == "param":
         raise RecipeError(where, "a pyro.param is no variable: it has no prior", do="Write pyro.sample with a prior.")
-    if type(law).__name__ == SUBSAMPLE:
-        if law.subsample_size not in (None, law.size):
-            what = f"the plate takes {law.subsample_size} of {law.size} rows anew in each run"
-            raise RecipeError(where, what, do="Leave subsample_size out, or write a samplers.model with num_data=.")
-        return False
-    if node["is_observed"]:
+    is_plate = type(law).__name__ == SUBSAMPLE
+    plates = [(f.size, f.full_size) for f in node["cond_indep_stack"]]
+    for taken, rows in [*plates, (law.subsample_size, law.size)] if is_plate else plates:
+        if None not in (taken, rows) and taken != rows:
+            what = f"the plate takes {taken} of {rows} rows, of which the posterior is no posterior of all"
+            raise RecipeError(where, what, do="Give it all rows, or write a samplers.model with num_data=.")
+    if is_plate or node["is_observed"]:
         return False
     if node["infer"].get("enumerate") or law.support.is_discrete:
         what = "its values are discrete or enumerated, and chains move on a continuum"
         raise RecipeError(where, what, do="Sum over them in the model, by a MixtureSameFamily, say.")
     return True
+
+
+def _check_seen(program: Program, nodes: Mapping[str, Any]) -> None:
+    """Refuse numbers that neither a prior nor data see, as those beside obs_mask= and a mask of a prior leave them."""
+    values = {name: node["value"].detach() for name, node in nodes.items()}
+    masked = {name: values[name].clone().requires_grad_() for name in nodes if nodes[name]["mask"] is not None}
+    density = program.log_density(values | masked)
+    for name, x in masked.items():
+        (slope,) = torch.autograd.grad(density + 0 * x.sum(), x, retain_graph=True)
+        if (slope == 0).any():
+            what = "a mask hides some of its numbers, and the data do not see them: their posterior is improper"
+            raise RecipeError(f"{WHERE}, {name!r}", what, do="Mask the law of the data, by .mask(seen).")
 
 
 def _check_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
