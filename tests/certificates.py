@@ -493,7 +493,7 @@ def thermostats_in_a_chain(links):
 RIGHT = {
     "a chain of five thermostats": lambda: thermostats_in_a_chain(5),
     "noise for one of two blocks that change places": lambda: recipe(
-        "exchanged", (r, s), U_r + U_s / 2, {r: 1}, target=(r, s), jumps={"S": swap(r, s)}, scheme="Euler"
+        "exchanged", (r, s), U_r + U_s / 2, {r: 1}, target=(r, s), jumps={"S": swap(r, s)}, scheme="Euler S"
     ),
     "noise that a binary block multiplies": lambda: by_choice(
         1 + choice * theta**2, total(theta**2 / 2 - choice * theta)
