@@ -102,6 +102,12 @@ def by_choice(noise, H):
     return recipe("by-choice", (theta, choice), H, {theta: noise}, jumps={"R": refresh(choice)}, scheme="Euler R")
 
 
+def half_line(H, noise, curl):
+    """A positive coordinate and a real one, with noise of their own and a curl between them."""
+    target = (scale, y)
+    return recipe("half-line", target, H, {scale: noise, y: 1}, {target: curl}, target=target, scheme="Euler")
+
+
 def isotropic(noise, H=None):
     """Two explicit coordinates of equal noise."""
     return two({x: noise, y: noise}, H)
@@ -398,6 +404,8 @@ BY_TOPIC = {
         ),
     },
     "boundary": {  # chains leave, or are reflected where mass flows through (H.3)
+        "boundary: a curl through an end where D vanishes": lambda: half_line(scale + y**2 / 2, scale, 1),
+        "boundary: a momentum beside noise that vanishes at an end": lambda: half_line(scale + y**2 / 2, scale**2, -1),
         "boundary: constant noise on a half line": lambda: overdamped(1, potential(rate), rate),
         "boundary: constant noise between 0 and 1": lambda: overdamped(1, potential(share), share),
         "boundary: a momentum runs off a half line": lambda: recipe(
@@ -498,6 +506,9 @@ RIGHT = {
     "noise that a binary block multiplies": lambda: by_choice(
         1 + choice * theta**2, total(theta**2 / 2 - choice * theta)
     ),
+    "a curl that vanishes at an end": lambda: half_line(scale + y**2 / 2, scale, scale),
+    "a curl through an end where exp(-H) vanishes": lambda: half_line(scale - 2 * log(scale) + y**2 / 2, scale, 1),
+    "a momentum beside noise, where exp(-H) vanishes": lambda: half_line(scale - log(scale) / 2 + y**2 / 2, scale, -1),
     "noise with a kink in its slope": lambda: two({x: 1 + Max(0, x**2 - 1) ** 2, y: 1 + Abs(y) ** 3}),
     "a wall with a gate of noise": lambda: two({x: x**2 + Max(0, y) ** 2, y: 1}, (x**2 + y**2) / 2),
     "a wall with a gate in the energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + Max(0, 1 - y**2) ** 2 / x**2),

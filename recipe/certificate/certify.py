@@ -171,6 +171,9 @@ def boundary(case: Case) -> Answer:
         else:
             answer = f"{end.coordinate} reaches {end.at:g}, and leaves: Feller's integral of exp(H)/D converges there"
             return question, answer, "failed"
+    for end in ends.ends_passed(case.one_site):
+        if end.block not in recipe.reflected:
+            return question, f"Q carries {end.coordinate} through {end.at:g}, where exp(-H) does not vanish", "failed"
     return question, "; ".join(dict.fromkeys(touched)) or "no boundary is reached, by Feller's test", "checked"
 
 

@@ -58,6 +58,27 @@ def reached_ends(explicit: Explicit) -> list[End]:
     ]
 
 
+def ends_passed(explicit: Explicit) -> list[End]:
+    """The finite ends of coordinates with noise through which the current of exp(-H/T) from Q does not vanish.
+
+    Feller's test asks of D and H alone. The current is the drift from Q times exp(-H/T).
+    """
+    lines = [line for line in explicit.lines(STATES) if has_noise(line)]
+    return [
+        End(str(line.z), line.block, at)
+        for line in lines
+        for at, inside in line.block.domain.ends
+        if not _vanishes(line, at + inside * np.exp([-NEAR, -FAR]))
+    ]
+
+
+def _vanishes(line: Line, x: np.ndarray) -> bool:
+    """Whether the current from Q falls from the first point to the second, which is near an end."""
+    with np.errstate(all="ignore"):
+        current = np.nan_to_num(abs(line.drift(x)) * np.exp(line.H(line.state[line.i]) - line.H(x)))
+    return bool(current[1] <= 0.5 * current[0])
+
+
 def explosions(explicit: Explicit) -> list[End]:
     """The infinities that a chain reaches in finite time along a coordinate with noise of its own."""
     reached = []
