@@ -64,7 +64,11 @@ RECIPES = {
         ),
         recipe("total-diffusion", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1, xi: xi**2 + total(p**2) / n}, TURNS),
         recipe(
-            "total-curl", (theta, p, xi), langevin + n * xi**2 / 2, {p: 1}, {**TURNS, (p, xi): p * xi / total(p**2 + 1)}
+            "total-curl",
+            (theta, p, xi),
+            langevin + n * xi**2 / 2,
+            {p: 1},
+            {**TURNS, (p, xi): p * (1 + xi**2) / total(p**2 + 1)},
         ),
         recipe(
             "chain",

@@ -230,7 +230,8 @@ def _walled(case: Case) -> tuple[str, str] | None:
         return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
     few = (e for e in (case.unlike, case.explicit, case.one_site) if e.size <= surfaces.MOST)
     surface = next(filter(None, (surfaces.wall(e, case.redrawn) for e in islice(few, 1))), None)
-    if surface is None or (surface.of == "D" and D.has(AppliedUndef)):
+    matrices = {"D": D, "Q": recipe.Q}
+    if surface is None or (surface.of in matrices and matrices[surface.of].has(AppliedUndef)):
         return None
     wall = f"no chain passes {surface.in_words}"
     if any(b.domain.wraps for b in recipe.state):
