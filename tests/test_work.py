@@ -574,6 +574,15 @@ def test_chains_that_stay_where_they_are_and_energies_whose_differences_are_roun
         sample(GHMC, metropolis=True, progress=False, **settings | changes)
 
 
+@pytest.mark.filterwarnings("ignore:.*rounded to 1 in float32")
+@pytest.mark.parametrize("dtype, is_rounded", [(torch.float32, True), (torch.float64, False)])
+def test_a_report_has_the_rounding_of_an_energy_by_which_steps_are_accepted(dtype, is_rounded):
+    run = dict(init=torch.ones(2, dtype=dtype), chains=4, steps=40, step_size=0.2, metropolis=True, progress=False)
+    report = sample(GHMC, lambda theta: quartic(theta) + 1e7, **run).report()
+    rows = [f for f in report.findings if f.title.startswith("rounding error of U")]
+    assert len(rows) == is_rounded and not any(f.ok for f in rows)
+
+
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("energy", [quartic, lambda theta: quartic(theta.double()) + 1e7], ids=["", "float64"])
 def test_a_run_in_which_steps_are_accepted_warns_of_nothing(energy, backend):

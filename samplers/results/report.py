@@ -146,7 +146,13 @@ def _acceptance(run: Subject) -> Answer:
     shares = run.info.get("acceptance")
     if shares is None:
         return "steps are not accepted or rejected"
-    return [Finding("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")]
+    findings = [Finding("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")]
+    if "rounding" in run.info:
+        cure = "Take a constant from the energy, sum it in float64, or start in float64: U is rounded."
+        findings.append(
+            Finding("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
+        )
+    return findings
 
 
 def _standing(run: Subject) -> Answer:

@@ -42,11 +42,12 @@ Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
 def check_at_start(
     step: Step, inputs: Inputs, start: Blocks, temperature: float, where: str, *, compares: bool = False
-) -> None:
+) -> float:
     """Refuse a start where the gradient or U is not finite, and a random energy; warn of the sign of a log-density.
 
     The energy is evaluated on the first batch of every chain; `temperature`: that of step 0; `compares`: whether
-    values of U are compared beside those of steps.
+    values of U are compared beside those of steps. Returns the rounding error of U there in units of T, where values
+    are compared and it matters; else 0.
     """
     if compares:
         check_value(inputs.target.whole, where, "an exchange compares values of U")
@@ -61,14 +62,16 @@ def check_at_start(
     if not inputs.target.is_symbolic:
         trial.check_repeats(gradient)
     compares = compares or step.program.needs_value
+    rounding = 0.0
     if compares or isinstance(step, MetropolisedStep):  # which sums changes of U by site where it has a formula
-        trial.check_value(temperature if compares else None)
+        rounding = trial.check_value(temperature if compares else None)
     trial.check_periods()
     if trial.falls():
         warn(
             f"{where}: the energy falls without bound away from the start. U is -log density: was a "
             "log-density handed in with the wrong sign?"
         )
+    return rounding
 
 
 @dataclass(frozen=True)
@@ -99,24 +102,27 @@ class Trial:
                 do = "Leave random numbers and counters out of it: data= and batch_size= make minibatches."
                 raise RecipeError(self.where, what, do=do)
 
-    def check_value(self, temperature: float | None) -> None:
+    def check_value(self, temperature: float | None) -> float:
         """Refuse a start where U is not finite, since no proposal would be accepted.
 
-        Warn of a rounded U, whose differences are compared with `temperature`; None where none are taken.
+        Warn of a rounded U, whose differences are compared with `temperature`; None where none are taken. Returns its
+        rounding error in units of T, 0 where it is small.
         """
         U = self._jet(self.start, VALUE).value
         if U is None:
-            return
+            return 0.0
         bad = (~U.isfinite()).nonzero()
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
         rounding = rounding_of(U, U.dtype, temperature) if temperature is not None else ""
-        if rounding:
-            warn(
-                f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
-                "are not exact then. Take a constant from the energy, sum it in float64, or start in float64."
-            )
+        if not rounding or temperature is None:
+            return 0.0
+        warn(
+            f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
+            "are not exact then. Take a constant from the energy, sum it in float64, or start in float64."
+        )
+        return float(U.abs().max()) * torch.finfo(U.dtype).eps / temperature if temperature else 0.0
 
     def check_periods(self) -> None:
         """Refuse an energy whose gradient changes when an angle goes round once."""

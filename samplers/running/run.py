@@ -127,6 +127,8 @@ class Run:
             account["coordinates"] = str(self.inputs.layout.coordinates)
         if self.asked["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
+        if self.asked["rounding"]:
+            account["rounding"] = self.asked["rounding"]
         averages = self.record.gauges.account(self.chains)
         if averages:
             account["averages"] = averages

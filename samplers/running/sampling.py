@@ -186,7 +186,7 @@ def sample(
     place(parameters, start[recipe.targets[0].name], where)
     like = next(iter(start.values()))
     inputs = Inputs(target, seed, first_chain, parameters_like(recipe, parameters, like))
-    check_at_start(plan.step, inputs, start, plan.temperature(0), where, compares=ladder is not None)
+    rounding = check_at_start(plan.step, inputs, start, plan.temperature(0), where, compares=ladder is not None)
 
     gauges = Gauges(plan, like, inputs.constants)
     looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
@@ -209,6 +209,7 @@ def sample(
         same = fingerprint(plan, inputs, start, kept, kernel.backend, ladder)
         record = InFolder(folder, kept_blocks, plan.draws, gauges, settings=same, probe=Probe(recipe, inputs, start))
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law, "backend_reason": reason}
+    asked["rounding"] = rounding
     with_work = _compiled(energy, Metropolis(), scheme, scope, backend, where) if scope == "chain" else None
     again = partial(
         PairedRun,
