@@ -29,6 +29,7 @@ UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are 
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LAST = 10  # proposals of the chosen size, after which the run goes on
 
 
 class Tuner:
@@ -178,6 +179,8 @@ class Tuner:
             proposal = f"words of h are a proposal, {best.repeat * best.step_size:.3g} of time"
             self.reasons["repeat"] = f"{best.repeat}: {proposal}; {in_words(self.trials)}"
         self.chosen = {"step_size": best.step_size, "metropolis": Metropolis(best.repeat)}
+        if not self.is_spent:  # a chain that this size holds where it is starts elsewhere
+            self.pilot.run([best.step_size], LAST, best.repeat)
 
     def unadjusted(self, bias: float, order: int) -> None:
         """Chooses the step size of unadjusted chains of a scheme of this order, for variances off by a share `bias`."""
