@@ -8,6 +8,7 @@ from sympy import Dummy, Expr, Float, S
 from ..declared import Block
 from ..dynamics import Dynamics
 from ..marginal import Gaussian, eliminate_gaussians
+from ..swaps import Swap
 from ..symbols import Potential, Total
 from .explicit import Explicit
 from .writing import written_out
@@ -65,6 +66,11 @@ class Case:
         blocks = self.recipe.momenta + self.recipe.thermostats
         gaussians, rest = eliminate_gaussians(self.recipe.H, blocks)
         return gaussians, [b for b in blocks if b not in [g.block for g in gaussians]], rest
+
+    @property
+    def swaps(self) -> bool:
+        """Whether a jump exchanges blocks."""
+        return any(isinstance(jump, Swap) for jump in self.recipe.jumps.values())
 
     @cached_property
     def redrawn(self) -> set[Block]:

@@ -222,12 +222,11 @@ def _unmoved(case: Case) -> tuple[str, str] | None:
 def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     recipe, D = case.recipe, case.recipe.D
-    may_swap = any(isinstance(jump, Swap) for jump in recipe.jumps.values())
     for end in ends.walls(case.one_site, case.redrawn):
         wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.REASONS['D' if end.is_still else 'H']}"
         if D.has(Total) and not ends.walls(case.explicit, case.redrawn):
             return f"of one site {wall}; of more it may", "open"
-        return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
+        return _of_wall(case, wall)
     few = (e for e in (case.unlike, case.explicit, case.one_site) if e.size <= surfaces.MOST)
     surface = next(filter(None, (surfaces.wall(e, case.redrawn) for e in islice(few, 1))), None)
     matrices = {"D": D, "Q": recipe.Q}
@@ -240,12 +239,14 @@ def _walled(case: Case) -> tuple[str, str] | None:
     parts = [inner for e in formulas for inner in (e.atoms(Function, Pow) if surface.of == "H" else {e})]
     if any(inner.has(Potential) for inner in parts):
         return f"{wall}, if U is such there", "open"
-    return _of_jumps(wall, may_swap) or (f"{wall}: invariant, but not ergodic", "warning")
+    return _of_wall(case, wall)
 
 
-def _of_jumps(wall: str, may_swap: bool) -> tuple[str, str] | None:
-    """The answer for a wall beside swaps; None without them."""
-    return (f"{wall}: whether swaps pass it is not decided", "open") if may_swap else None
+def _of_wall(case: Case, wall: str) -> tuple[str, str]:
+    """The answer for a wall that no noise and no motion crosses."""
+    if case.swaps:
+        return f"{wall}: whether swaps pass it is not decided", "open"
+    return f"{wall}: invariant, but not ergodic", "warning"
 
 
 def _reached(case: Case) -> tuple[str, str]:
@@ -265,7 +266,7 @@ def _reached(case: Case) -> tuple[str, str]:
     if number < len(moving):
         still = [b.domain.is_discrete for b in explicit.blocks]
         directions = reach.described(explicit, missed[~missed[:, still].any(1)])
-        if any(isinstance(jump, Swap) for jump in case.recipe.jumps.values()):
+        if case.swaps:
             return f"without swaps it never reaches {directions}: whether swaps carry it there is not decided", "open"
         return f"it never reaches {directions}: invariant, but not ergodic", "warning"
     silent = reach.silent(explicit, refreshed)

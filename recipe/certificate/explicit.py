@@ -121,11 +121,12 @@ class Explicit:
         """The least eigenvalue of D at states z, (size, N), `(N,)`."""
         import numpy as np
 
-        D = self._D(z).T.reshape(-1, self.size, self.size)
+        D = self.D_at(z).T.reshape(-1, self.size, self.size)
         return np.linalg.eigvalsh(np.nan_to_num(D, nan=1.0, posinf=1e300))[:, 0]
 
     @cached_property
-    def _D(self) -> Callable:
+    def D_at(self) -> Callable:
+        """The entries of D, row by row, at states z, (size, N)."""
         return self.function(self.D)
 
     def function(self, formulas: Sequence[Expr]) -> Callable:

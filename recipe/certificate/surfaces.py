@@ -8,7 +8,7 @@ is met by a search downhill.
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from sympy import Expr, Symbol, default_sort_key
@@ -150,7 +150,8 @@ class _Fields:
         self.explicit = explicit
         self.jumps = np.array([b in jumping for b in explicit.blocks])
         self.size = explicit.size
-        self.H, self.D, self.curl = map(explicit.function, ([explicit.H], explicit.D, explicit.curl))
+        self.D = explicit.D_at
+        self.H, self.curl = map(explicit.function, ([explicit.H], explicit.curl))
         self.spread = float(np.linalg.norm(explicit.bulk.std(axis=1)))
         self.unit = min(1.0, self.spread)  # of distances from a surface
         self.draw = np.random.default_rng(SEED)
@@ -160,7 +161,7 @@ class _Fields:
 
         `met`: the points between two states; `is_wall`: of a point and a field, whether chains stay on their side.
         """
-        points = [c for a, b in self.segments() for c in met(a, b)]
+        points = [c for a, b in self.segments for c in met(a, b)]
         if len(points) < POINTS or not all(is_wall(c, field) for c in points):
             return None
         sides = [
@@ -179,6 +180,7 @@ class _Fields:
                 group[group == group[j]] = group[i]
         return any(group[2 * k] == group[2 * k + 1] for k in range(len(sides)))
 
+    @cached_property
     def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The ends of lines through pairs of states, where they leave the bulk."""
         states = self.explicit.bulk.T

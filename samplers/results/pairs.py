@@ -30,7 +30,7 @@ class Moments:
 
     @property
     def variances(self) -> torch.Tensor:
-        """What chains add to the variance, up to a constant, `(chains, *shape)`: s - 2 m f of their averages f, s."""
+        """Contribution of each chain to the variance, up to a constant, `(chains, *shape)`: s - 2 m f, as in `less`."""
         return self.second - 2 * self.mean * self.first
 
     def errors(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,7 +22,7 @@ from ..results.draws import Draws, named
 from ..target.foreign import check_value
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
-from ..target.rounding import rounding_of
+from ..target.rounding import rounding_error, rounding_of
 from .chains import Chains
 from .inputs import Inputs, Rows
 from .plan import Plan
@@ -122,7 +122,7 @@ class Trial:
             f"{self.where}: at the start {rounding}: proposals and swaps are accepted by differences of U, which "
             "are not exact then. Take a constant from the energy, sum it in float64, or start in float64."
         )
-        return float(U.abs().max()) * torch.finfo(U.dtype).eps / temperature if temperature else 0.0
+        return rounding_error(U, U.dtype) / temperature if temperature else 0.0
 
     def check_periods(self) -> None:
         """Refuse an energy whose gradient changes when an angle goes round once."""

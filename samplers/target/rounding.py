@@ -11,8 +11,12 @@ def rounding_of(U: torch.Tensor, dtype: torch.dtype, temperature: float) -> str:
     >>> rounding_of(torch.tensor([1e7]), torch.float32, 1.0)
     'U is 1e+07, and rounded to 1 in float32'
     """
-    largest = float(U.abs().max())
-    rounding = largest * torch.finfo(dtype).eps
+    rounding = rounding_error(U, dtype)
     if rounding <= ROUNDED * temperature:
         return ""
-    return f"U is {largest:.3g}, and rounded to {rounding:.1g} in {str(dtype).removeprefix('torch.')}"
+    return f"U is {float(U.abs().max()):.3g}, and rounded to {rounding:.1g} in {str(dtype).removeprefix('torch.')}"
+
+
+def rounding_error(U: torch.Tensor, dtype: torch.dtype) -> float:
+    """The rounding error of the largest of the values U."""
+    return float(U.abs().max()) * torch.finfo(dtype).eps
