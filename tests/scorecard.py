@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mutation import DETERMINISTIC, Mutant, mutants
 from scipy.stats import kstest, norm
 from unsound import Unsound, sound_recipes, unsound_recipes
 
@@ -21,7 +22,6 @@ from samplers.running.watching import Bar
 from samplers.testing.arguments import called, inputs, worst
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS, non_gaussian, stationary_start
-from samplers.testing.mutation import DETERMINISTIC, Mutant, mutants
 from samplers.testing.subject import subject_of
 
 STOCHASTIC = (stationary_start, non_gaussian)

@@ -18,7 +18,7 @@ from samplers.testing import assert_stationary, check, diagnose
 from samplers.testing.features import features_of
 from samplers.testing.generator import generator_at_one_site
 from samplers.testing.interpreter import reflections, wrapped
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 
 theta, phi, p = vector("theta", domain="periodic"), vector("phi", domain="periodic"), vector("p")
 box, line, ray = vector("box", domain=(-1, 2)), vector("line"), vector("ray", domain="positive")

@@ -17,7 +17,7 @@ from test_linear_law import HERE, TABLE, WORDS
 from integrators import compile
 from integrators.linear_law import linear_chain
 from samplers import ATMC, MSGNHT, SANTA, SGFS, SGHMC, SGLD, SGNHT, VSGD, AdaptiveSGHMC, ISGDIdeal, PreconditionedSGLD
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 
 
 @dataclass(frozen=True)

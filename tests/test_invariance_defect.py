@@ -17,7 +17,7 @@ from integrators import compile
 from recipe import Recipe, euler, force, friction, noise, numerical, positive, vector
 from samplers import UnderdampedLangevin, catalogue
 from samplers.testing.cases import DENSE, METRIC
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 from samplers.testing.quadrature import boltzmann, gaussian
 from samplers.testing.quadrature import gamma as gamma_law
 

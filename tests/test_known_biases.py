@@ -28,7 +28,7 @@ from samplers import (
     SGHMCSAMarginal,
     SGLDSAClassification,
 )
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 from samplers.testing.quadrature import gaussian
 
 CHAINS = 2000

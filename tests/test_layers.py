@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from covering import EVERY_MECHANISM
+from mutation import OF_FORMULAS
 from sympy import Symbol, exp, log, symbols
 
 import integrators
@@ -33,7 +34,7 @@ from recipe import (
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
-from samplers.testing.mutation import OF_FORMULAS, planted
+from samplers.testing.planted import planted
 from samplers.testing.results import LeftOut, Report, Result, timed
 from samplers.testing.subject import Subject, subject_of
 

@@ -14,7 +14,7 @@ from integrators import compile
 from integrators.linear_law import is_affine, linear_chain
 from recipe import RecipeError, euler, force, friction, noise, vector
 from samplers import SGHMC, SGLD, PreconditionedSGLD, SGLDSAMarginal, UnderdampedLangevin, catalogue
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 
 p = vector("p")
 WORDS = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from certificates import RIGHT, ccadl
 from covering import covering
+from mutation import Mutant, wrong_recipes
 from sympy import Symbol, tanh
 
 from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, vector
@@ -14,7 +15,6 @@ from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.grids import Unresolved
 from samplers.testing.laws import Composition
 from samplers.testing.metropolis import metropolis
-from samplers.testing.mutation import Mutant, wrong_recipes
 from samplers.testing.sites import sites_of
 from samplers.testing.subject import subject_of
 

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 from covering import slow
+from mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from scorecard import alarms, is_equivalent, main
 from unsound import KINDS, sound_recipes, unsound_recipes
 
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS
-from samplers.testing.mutation import DETERMINISTIC, altered, mutants, wrong_recipes, wrong_texts
 from samplers.testing.subject import subject_of
 
 

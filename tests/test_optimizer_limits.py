@@ -21,7 +21,7 @@ from samplers import (
     RelativisticSGHMC,
     UnderdampedLangevin,
 )
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 
 STEPS = 1000
 START = torch.tensor([1.5, -2.0, 0.7], dtype=torch.float64)

@@ -12,7 +12,7 @@ from orders import defect
 
 from integrators import compile
 from samplers import SGRLDCIR, SGRLDSimplex
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 from samplers.testing.quadrature import gamma
 
 A = 0.1

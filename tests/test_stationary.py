@@ -25,7 +25,7 @@ import samplers
 from integrators import compile
 from recipe import Energy, Recipe, friction, positive, potential, scalar, total, vector
 from samplers import MSGNHT, SGHMC, SGLD, SGNHT, UnderdampedLangevin, catalogue
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 
 T = 0.8
 theta, p, s, r = (vector(name) for name in ("theta", "p", "s", "r"))

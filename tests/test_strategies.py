@@ -20,7 +20,7 @@ from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, s
 from recipe.symbols import duration as t
 from samplers import SGNHT, RandomisedHMC, UnderdampedLangevin, catalogue
 from samplers.testing.arguments import called, inputs
-from samplers.testing.mutation import planted
+from samplers.testing.planted import planted
 from samplers.testing.properties import (
     PROPERTIES,
     chains_permute,

@@ -14,6 +14,7 @@ import sympy
 import torch
 from certificates import ACCEPTED, NOT_ACCEPTED, p, turned
 from covering import covering, slow
+from mutation import altered, wrong_texts
 from sympy import Matrix, S
 from zoo import NOSE_HOOVER, QUARTIC, compiled
 
@@ -45,7 +46,6 @@ from samplers.running import watching
 from samplers.testing.cases import CASES as CASES_OF_STOCK
 from samplers.testing.layers import LAYERS
 from samplers.testing.layers.work import accepted_step
-from samplers.testing.mutation import altered, wrong_texts
 from samplers.testing.subject import subject_of
 
 FLOATS = torch.float32, torch.float64

@@ -24,8 +24,8 @@ import integrators
 import samplers
 from recipe import Energy
 from samplers.testing import audit
-from samplers.testing.mutation import planted
 from samplers.testing.one_step import moments, transition
+from samplers.testing.planted import planted
 from samplers.testing.quadrature import boltzmann, gaussian, grid
 
 WORDS = ("F A'", "F A' F", "B A' O A' B")

@@ -5,7 +5,6 @@ from .checks import assert_stationary as assert_stationary, check as check
 from .densities import density as density
 from .diagnosis import diagnose as diagnose, Diagnosis as Diagnosis
 from .layers import LAYERS as LAYERS
-from .mutation import mutants as mutants, Mutant as Mutant
 from .properties import PROPERTIES as PROPERTIES, residual_is_zero as residual_is_zero
 from .results import LeftOut as LeftOut, Report as Report, Result as Result
 from .strategies import (

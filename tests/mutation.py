@@ -17,9 +17,9 @@ from integrators.step import Step
 from recipe import Recipe
 from recipe.derive import times_gradient
 from recipe.symbols import temperature as T
-
-from .layers import LAYERS
-from .subject import Subject
+from samplers.testing.layers import LAYERS
+from samplers.testing.planted import with_source
+from samplers.testing.subject import Subject
 
 OF_FORMULAS = ("symbolic", "generator")
 DETERMINISTIC = (*OF_FORMULAS, "differential", "linear law", "one-step defect")
@@ -183,21 +183,4 @@ def altered(step: Step, change: Change) -> Step:
     if len(places) < number:
         return step
     lines[places[number - 1]] = new
-    return _with_source(step, "\n".join(lines))
-
-
-def planted(step: Step, *changes: tuple) -> Step:
-    """The step with changes of its text, (old, new) or (old, new, count); AssertionError where old is missing."""
-    source = step.source
-    for old, new, *count in changes:
-        if old not in source:
-            raise AssertionError(f"{old!r} is not in\n{source}")
-        source = source.replace(old, new, *count)
-    return _with_source(step, source)
-
-
-def _with_source(step, source):
-    """The step with another emitted text."""
-    mutant = replace(step)
-    mutant.__dict__["source"] = source
-    return mutant
+    return with_source(step, "\n".join(lines))
