@@ -1,6 +1,6 @@
 """The calibration of stated errors: histograms of z-scores over problems with known answers.
 
-python tests/calibration.py --problems 200
+python tests/calibration.py --problems 200 --first 0
 
 Sites are independent, so that evidences are products. The law of the draws is that of the step: the fixed point of
 Euler's kernel on a grid, or of a linear chain by its Lyapunov equation. Problem k has the seed k: two of one seed share
@@ -84,11 +84,11 @@ def _euler(law, h):
 
 
 def calibrated(of_problem, problems):
-    """The z-scores of so many problems by their kind."""
+    """The z-scores of a range of problems by their kind."""
     scores = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        for k in Bar(of_problem.__name__, problems, unit="problem", of=range(problems)):
+        for k in Bar(of_problem.__name__, len(problems), unit="problem", of=problems):
             for kind, score in of_problem(k):
                 scores.setdefault(kind, []).append(score)
     return {kind: np.array(values) for kind, values in scores.items()}
@@ -107,9 +107,11 @@ def main(argv=None):
     """Prints the histograms."""
     parser = argparse.ArgumentParser(description="The calibration of stated errors: z-scores over known problems.")
     parser.add_argument("--problems", type=int, default=200, help="of evidences, and as many of accuracies")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first problem, which is its seed, too")
     options = parser.parse_args(argv)
+    problems = range(options.first, options.first + options.problems)
     for of_problem in (of_evidence, of_accuracy):
-        for kind, scores in calibrated(of_problem, options.problems).items():
+        for kind, scores in calibrated(of_problem, problems).items():
             print(*histogram(kind, scores), "", sep="\n")
 
 
