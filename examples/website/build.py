@@ -2,8 +2,9 @@
 
     python examples/website/build.py --out out/docs
 
-Pages that are made of something else are written beside copies of the others, into a folder beside the site. A warning
-is an error, and nothing is fetched. tests/test_readme.py runs the blocks of the pages; notebooks run here.
+Pages that are made of something else are written beside copies of the others, into a folder beside the site, and the
+pictures of the guide are drawn anew. A warning is an error, and nothing is fetched. tests/test_readme.py runs the
+blocks of the pages; notebooks run here.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 PAPERS = ROOT / "examples" / "papers" / "pages"
-sys.path.insert(0, str(ROOT / "examples" / "gallery"))
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples" / "gallery")]
 
+import pictures  # noqa: E402
 import run  # noqa: E402  the gallery's script
 
 import samplers  # noqa: E402
@@ -56,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
     for path, text in made().items():
         (pages / path).parent.mkdir(exist_ok=True)
         (pages / path).write_text(text)
+    for name, draw in pictures.OF_PAGES.items():
+        draw((pages / "guide" / "pictures" / f"{name}.png").resolve())
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-c", str(HERE), str(pages), str(out)]
     return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
