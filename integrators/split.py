@@ -10,7 +10,7 @@ from sympy import Add, Expr, ImmutableMatrix, S
 
 from recipe import Recipe, force, friction, noise
 from recipe.algebra import entries
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, did_you_mean
 from recipe.pieces import Piece, lettered, numerical, piece
 from recipe.symbols import Block, Partial, temperature
 
@@ -112,11 +112,16 @@ def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> d
 
 
 def split(
-    recipe: Recipe, scheme: Scheme, letters: Mapping[str, Piece], freeze: Collection[str] = ()
+    recipe: Recipe,
+    scheme: Scheme,
+    letters: Mapping[str, Piece],
+    freeze: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> dict[str, Subsystem]:
     """The subsystem of each letter of a scheme, except jumps; blocks named in `freeze` do not move.
 
-    Raises RecipeError for a term in no piece or in two pieces, and for a jump missing in the scheme.
+    `left_out`: letters of drift that are not in the scheme, because its steps are accepted. Raises RecipeError for a
+    term in no piece or in two pieces, for a jump missing in the scheme, and for noise, or a whole row, left out.
     """
     for letter, jump in recipe.jumps.items():
         if letter not in scheme.letters and not any(b.name in freeze for b in jump.blocks):
@@ -126,7 +131,12 @@ def split(
     terms = _terms(recipe, freeze)
     named = [letter for letter in scheme.letters if letter not in recipe.jumps]
     pieces = {letter: _parts(recipe, letters[letter]) for letter in named}
-    taken = _taken(recipe, pieces, terms)
+    for letter in (x for x in left_out if x not in letters):
+        what = f"no piece is named {letter!r}"
+        raise RecipeError(f"{recipe.name}, accepted", what, do=did_you_mean(letter, letters))
+    left = {letter: _parts(recipe, letters[letter]) for letter in left_out}
+    taken = _taken(recipe, pieces | left, terms)
+    _refuse_unmoved(recipe, scheme, terms, taken, left)
     for (part, block), term in terms.items():
         if (part, block) not in taken and term != 0:
             kick, _, potential = part.partition(" by ")
@@ -135,6 +145,8 @@ def split(
                 written = f'numerical({block}, "exponential")'
             what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
             do = f'Add it to a piece, e.g. pieces={{"X": {written}}}, or use another word.'
+            if any((part, block) in _parts(recipe, letters[x]) for x in recipe.accepted if x in letters):
+                do = "The word is for steps that are accepted or rejected: metropolis=True."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
     return {x: _subsystem(recipe, x, own, letters[x].method, terms, still) for x, own in pieces.items()}
@@ -201,6 +213,23 @@ def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[
                 )
             taken[part, block] = letter
     return taken
+
+
+def _refuse_unmoved(
+    recipe: Recipe,
+    scheme: Scheme,
+    terms: defaultdict[Part, Expr],
+    taken: Mapping[Part, str],
+    left: Mapping[str, list[Part]],
+) -> None:
+    """Refuse to leave out noise, or all that moves a block: chains would keep the law, and not reach it."""
+    moved = {block for (_, block), letter in taken.items() if letter not in left}
+    moved |= {b for jump in recipe.jumps.values() for b in jump.blocks}
+    for part, block in (own for parts in left.values() for own in parts if terms[own] != 0):
+        if part == "noise" or block not in moved:
+            what = "leaves out the noise of" if part == "noise" else "moves nothing of"
+            do = "Acceptance makes up for a part of the drift: add a letter."
+            raise RecipeError(f"{recipe.name}, split", f"the word {scheme.text!r} {what} {block}", do=do)
 
 
 def _in_words(part: str, block: Block, term: Expr) -> str:

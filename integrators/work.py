@@ -18,6 +18,7 @@ samplers from jump and continuous Markov processes".
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, Symbol, diff, log, simplify
 
@@ -68,7 +69,9 @@ class Worked:
 
     `returned`: the part of the heat that is a formula at z'. `kept`: what it may read of z: the block x as `left(x)`,
     or the image of x where x is led back into its domain, and the noise in x as `jump(x)`. The `heat` of a swap is the
-    decrease of H, which cancels the swap's change of H in the work of a whole step.
+    decrease of H, which cancels the swap's change of H in the work of a whole step. `rest`: what is left of H without
+    the part of it that the flow is in detailed balance with, and 0 if none is known; the work is then the change of
+    `rest`.
     """
 
     flow: Flow
@@ -76,12 +79,15 @@ class Worked:
     balanced: bool
     returned: Expr = S.Zero
     kept: Mapping[Adapted, Expr] = field(default_factory=dict)
+    rest: Expr = S.Zero
 
     @property
     def in_words(self) -> str:
         """The work in words."""
         if self.balanced:
             return "no work"
+        if self.rest != 0:
+            return f"in detailed balance but for {self.rest}, its work"
         return "work dH" if self.heat == self.returned == 0 else "work dH + heat"
 
     @property
@@ -89,6 +95,8 @@ class Worked:
         """The work as a formula: z is the state before the flow, z' the state after, x_left the block x of z."""
         if self.balanced:
             return "0"
+        if self.rest != 0:
+            return f"V(z') - V(z) of V = {self.rest}"
         heat, returned = self.heat, self.returned
         for difference in sorted(returned.atoms(Change), key=str):  # of squares, of which one is of the noise at z
             at_end, at_start = (Total(e) if is_site(e) else e for e in difference.args)
@@ -165,8 +173,9 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
 
     Raises RecipeError for a flow whose reversed path has no density.
     """
-    pieces = split(recipe, scheme, letters, frozen)
-    worked = {letter: _worked(recipe, piece) for letter, piece in pieces.items()}
+    left_out = [letter for letter in recipe.accepted if letter not in scheme.letters]
+    pieces = split(recipe, scheme, letters, frozen, left_out)
+    worked = {letter: _worked(recipe, piece, bool(left_out)) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
         flow = solve_jump(recipe, letter, jump, frozen)
         fall: Expr = S.Zero
@@ -177,10 +186,14 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     return worked
 
 
-def _worked(recipe: Recipe, piece: Subsystem) -> Worked:
+def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
+    """The work of a piece; `in_part`: whether the word leaves out terms of the drift."""
     flow = _solved(piece, recipe.name)
-    if flow.exact and _is_balanced(recipe, piece):
+    if flow.exact and _is_balanced(piece, recipe.H):
         return Worked(flow, S.Zero, balanced=True)
+    own = _balanced_part(recipe, piece) if in_part and flow.exact else None
+    if own is not None:
+        return Worked(flow, -change(own, flow.updates, {}), balanced=False, rest=recipe.H - own)
     if not flow.draws:
         return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
@@ -220,7 +233,17 @@ def reversed_in_time(e: Expr) -> Expr:
     return e.xreplace({DIRECTION: -DIRECTION})
 
 
-def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
+def _balanced_part(recipe: Recipe, piece: Subsystem) -> Expr | None:
+    """H less the fewest of its terms without which exp(-H/T) is the law of a piece; None where there are none."""
+    read = [term for term in Add.make_args(recipe.H) if term.has(*piece.moving)]
+    for k in range(1, len(read)):
+        for some in combinations(read, k):
+            if _is_balanced(piece, recipe.H - Add(*some)):
+                return recipe.H - Add(*some)
+    return None
+
+
+def _is_balanced(piece: Subsystem, H: Expr) -> bool:
     """Whether exp(-H/T) is the law of a piece with noise, and the piece at -s its time reversal.
 
     It is if the drift is -D grad H + T div D, with D of the noise, and a curl that is odd in s and leaves exp(-H/T)
@@ -231,11 +254,11 @@ def _is_balanced(recipe: Recipe, piece: Subsystem) -> bool:
     blocks = piece.moving
     drift = ImmutableMatrix([piece.drift.get(b, S.Zero) for b in blocks])
     D = T * piece.matrix(piece.diffusion)
-    curl = circulation(drift, recipe.H / T, D, blocks)
+    curl = circulation(drift, H / T, D, blocks)
     even = [e + reversed_in_time(e) for e in curl]
     if any(e.expand() != 0 and vanishes(e) is None for e in even):
         return False
-    rest = S.Zero if curl.is_zero_matrix else residual(drift, recipe.H / T, D, blocks)
+    rest = S.Zero if curl.is_zero_matrix else residual(drift, H / T, D, blocks)
     return rest == 0 or vanishes(rest) is not None
 
 

@@ -18,7 +18,7 @@ from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
-from .pieces import lettered
+from .pieces import lettered, letters_of
 from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
@@ -54,7 +54,8 @@ class Recipe(Dynamics):
     key that ends in "; G" is for words with the letter G. `requires`: relations between the parameters, such as
     v0 < v1.
     `metropolis`: whether steps are meant to be accepted or rejected by their work, as in HMC; the default of
-    `samplers.sample`.
+    `samplers.sample`. `accepted`: letters of drift that accepted words may leave out, as {"K"} in the word "O": the
+    acceptance makes up for them.
 
     Raises RecipeError if the formulas do not make a recipe.
     Source: Ma, Chen & Fox (2015), "A complete recipe for stochastic gradient MCMC", eqs. (3)-(4) and Theorem 1.
@@ -87,6 +88,8 @@ class Recipe(Dynamics):
         if not isinstance(self.metropolis, bool):
             what = f"metropolis is True or False, got {self.metropolis!r}"
             raise RecipeError(self.name, what, do="Say whether steps are meant to be accepted or rejected.")
+        settle("accepted", letters_of(self.accepted, f"{self.name}, accepted"))
+        settle("metropolis", self.metropolis or bool(self.accepted))
         settle("state", state_of(self.state, self.name))
         settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))

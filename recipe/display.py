@@ -44,7 +44,8 @@ def as_text(recipe: Dynamics) -> str:
     title = f"{recipe.name}   {recipe.source}" if recipe.source else recipe.name
     rows = [*recipe.doc.strip().splitlines(), *_blocks(recipe), *_formulas(recipe), *_motions(recipe)]
     if recipe.metropolis:
-        rows.append("accept  or reject each step by its work, as samplers.sample does unless metropolis=False")
+        left = f"; a word may leave out {', '.join(recipe.accepted)}" if recipe.accepted else ""
+        rows.append(f"accept  or reject each step by its work, as samplers.sample does unless metropolis=False{left}")
     rows += [*map(_parameter, recipe.parameters), *_conversions(recipe), f"claim   {recipe.claim}"]
     return "\n".join([title, *(f"  {row}" for row in rows)])
 

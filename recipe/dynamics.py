@@ -1,6 +1,6 @@
 """Formulas of a recipe and their consequences: the roles of the blocks, Gamma, the drift, the residual."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -42,6 +42,7 @@ class Dynamics:
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
     requires: tuple[Relational, ...] = ()
     metropolis: bool = False
+    accepted: Collection[str] = ()
     claim: str = ""
     doc: str = ""
     maps: Mapping[Block, Any] = field(default_factory=dict)  # the Map of `mapped`, by the new block

@@ -6,7 +6,7 @@ whole row. With several potentials `kick("fast")` is the kick of every row by th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,17 @@ def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:
         if not isinstance(letter, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*'*", letter):
             raise RecipeError(where, f"{letter!r} is no name of a piece", do="Use a letter such as O, R or A'.")
     return {letter: piece(spec) for letter, spec in pieces.items()}
+
+
+def letters_of(names: Collection[str], where: str) -> tuple[str, ...]:
+    """The letters of a collection, sorted; raises RecipeError for anything else.
+
+    >>> letters_of({"K"}, "accepted")
+    ('K',)
+    """
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(x, str) for x in names):
+        raise RecipeError(where, f"it is a collection of letters, got {names!r}", do='Write {"K"}.')
+    return tuple(sorted(names))
 
 
 def force(block: Block) -> Piece:

@@ -19,9 +19,10 @@ import latents
 import learned
 import operators
 import overdamped
+import proposals
 import thermostats
 
-ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed, learned)
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed, learned, proposals)
 GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
 
 

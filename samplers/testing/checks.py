@@ -13,6 +13,8 @@ from .subject import is_open, subject_of
 
 OPEN = "a function is opaque: give it by recipe.bind()"
 MOVES = "an operator is a function of the state, which a single site does not show"
+ACCEPTED = Inapplicable("the word leaves out a part of the drift, and only its accepted steps have the law")
+OF_ACCEPTED = ("symbolic", "generator", "work")
 OF_FIELDS = ("symbolic", "differential")  # layers that know such operators
 
 
@@ -61,6 +63,8 @@ def _checked(recipe, scheme, *, layers, **options):
             reason = OPEN
         elif subject.recipe.fields and name not in OF_FIELDS:
             reason = MOVES
+        elif subject.leaves_out and name not in OF_ACCEPTED:
+            reason = ACCEPTED
         else:
             of_layer, reason = timed(LAYERS[name](subject))
             results += of_layer

@@ -15,7 +15,10 @@ import sympy
 from sympy.core.function import AppliedUndef
 
 import integrators
+from integrators.compiler import word_of
 from integrators.program import DERIVATIVES
+from integrators.scheme import EULER
+from integrators.split import all_letters
 from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
@@ -99,13 +102,21 @@ class Subject:
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
         step = integrators.compile(
             self.wrong or self.recipe,
-            self.scheme,
+            " ".join([EULER, *self.recipe.jumps]) if self.leaves_out else self.scheme,
             pieces=self.pieces,
             freeze=[a.name for a in self.recipe.adapted] if frozen else (),
             backend=self.backend,
             reuse_gradient=not noisy,
         )
         return self.alter(step)
+
+    @cached_property
+    def leaves_out(self) -> bool:
+        """Whether the word leaves out letters, so that only its accepted steps have the law."""
+        if not self.recipe.accepted:
+            return False
+        word = word_of(self.recipe, self.scheme, all_letters(self.recipe, self.pieces))
+        return not {*self.recipe.accepted} <= {*word.letters}
 
     @cached_property
     def live(self) -> Step:

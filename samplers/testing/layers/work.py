@@ -34,7 +34,7 @@ def work(subject: Subject) -> Results:
         return Inapplicable(step)
     if subject.unresolved:
         return subject.unresolved
-    about = f"{subject.still.scheme}, {subject.first_energy}"
+    about = f"{step.scheme}, {subject.first_energy}"
     h = _step_size(subject.right)
     start, states = _run(subject, step, h, STEPS)
     works = np.stack([state[WORK.name].numpy() / TEMPERATURE for state in states], 1)

@@ -1,0 +1,63 @@
+"""Proposals in detailed balance for a part of H, accepted or rejected by the rest: the prior is normal."""
+
+from exhibit import BANANA, Exhibit
+
+from recipe import Energy, Recipe, kick, noise, numerical, potential, refresh, scalar, spring
+
+x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
+C = 4  # variance of the prior
+H = potential(x, y) + (x**2 + y**2) / (2 * C)
+X, Y = BANANA.coordinates
+LIKELIHOOD = Energy((X, Y), U=BANANA.U - (X**2 + Y**2) / (2 * C))  # of which, with the prior, the banana is made
+PRIOR, FORCE = (spring(x) + noise(x), spring(y) + noise(y)), (kick(x), kick(y))
+
+# The prior's own diffusion, accepted by the likelihood. Cotter, Roberts, Stuart & White 2013, (4.2).
+pcn = Recipe(
+    name="pcn",
+    source="Cotter et al. 2013",
+    state=(x, y),
+    target=(x, y),
+    H=H,
+    marginal=H,
+    D={x: C, y: C},
+    pieces={"O": PRIOR, "K": FORCE},
+    scheme="O",
+    accepted={"K"},
+)
+
+# The force of the likelihood in it, held still for a step. Cotter, Roberts, Stuart & White 2013, (4.6), in closed form.
+pcnl = Recipe(
+    name="pcnl",
+    source="Cotter et al. 2013",
+    state=(x, y),
+    target=(x, y),
+    H=H,
+    marginal=H,
+    D={x: C, y: C},
+    pieces={"X": numerical(x, "exponential"), "Y": numerical(y, "exponential")},
+    scheme="X Y",
+    metropolis=True,
+)
+
+# Momenta of the prior's law, turned by the prior and kicked by the likelihood. Beskos, Pinski, Sanz-Serna & Stuart
+# 2011, "Hybrid Monte Carlo on Hilbert spaces".
+hilbert = Recipe(
+    name="hmc-on-hilbert-spaces",
+    source="Beskos et al. 2011",
+    state=(x, y, px, py),
+    target=(x, y),
+    H=H + (px**2 + py**2) / (2 * C),
+    marginal=H,
+    D={},
+    Q={(x, px): -C, (y, py): -C},
+    jumps={"R": refresh((px, py))},
+    pieces={"S": (x, y, spring(px), spring(py)), "K": (kick(px), kick(py))},
+    scheme="K S K R",
+    metropolis=True,
+)
+
+GALLERY = (
+    Exhibit(pcn, step_size=0.1, steps=40_000, energy=LIKELIHOOD),
+    Exhibit(pcnl, step_size=0.05, steps=40_000, energy=LIKELIHOOD),
+    Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
+)
