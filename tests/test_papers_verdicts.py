@@ -284,6 +284,10 @@ def test_a_table_of_a_run_takes_the_place_of_the_one_on_the_page_alone(tmp_path,
     assert (a9a["minutes"], a9a["claims"][0]["here"]) == (2.0, "1.72 %")
     assert page.read_text().endswith("\nSaid, ![](pictures/psgld-a9a.png).\n")
     assert [picture.name for picture in (tmp_path / "pictures").iterdir()] == ["psgld-a9a.png"]
+    page.write_text(page.read_text().replace("(pictures/psgld-a9a.png)", "(pictures/psgld-a9a-other.png)"))
+    (tmp_path / "out" / "psgld-a9a" / "reduced" / "other.png").write_bytes(b"of its name")
+    pages.take(tmp_path / "out")
+    assert (tmp_path / "pictures" / "psgld-a9a-other.png").read_bytes() == b"of its name"
 
 
 def test_every_verdict_of_the_pages_is_one_of_the_policy_and_a_refutation_has_its_reason():

@@ -85,7 +85,10 @@ def renewed(page: str, table: str) -> str:
 
 
 def take(out: Path) -> None:
-    """Bring the tables of a run at the reduced scale into the pages, and the pictures that these show."""
+    """Bring the tables of a run at the reduced scale into the pages, and the pictures that these show.
+
+    The only picture of an experiment has its name there, one of several its own name behind that.
+    """
     for name in EXPERIMENTS:
         folder, page = out / name / Scale.REDUCED.value, page_of(name)
         if not (folder / TABLE).is_file():
@@ -93,9 +96,10 @@ def take(out: Path) -> None:
         text = page.read_text() if page.is_file() else f"# {page.stem}\n"
         page.write_text(renewed(text, (folder / TABLE).read_text()))
         for picture in folder.glob("*.png"):
-            if f"(pictures/{name}.png)" in text:
-                (PAGES / "pictures").mkdir(exist_ok=True)
-                shutil.copyfile(picture, PAGES / "pictures" / f"{name}.png")
+            for shown in (name, f"{name}-{picture.stem}"):
+                if f"(pictures/{shown}.png)" in text:
+                    (PAGES / "pictures").mkdir(exist_ok=True)
+                    shutil.copyfile(picture, PAGES / "pictures" / f"{shown}.png")
 
 
 def beside() -> dict[Path, str]:
