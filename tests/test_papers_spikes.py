@@ -115,6 +115,33 @@ def test_the_regression_has_every_method_beside_the_paper(tmp_path):
     for words in ("SGLD-SA hardly depends", "printed steps", "EMVS", "SGLD overfits", "marginal", "posteriors"):
         assert words in printed, words
     assert width(tmp_path / "spike-regression" / "quick" / "posteriors.png") > 1000
+    assert width(tmp_path / "spike-regression" / "quick" / "floor.png") > 400
+
+
+def test_the_floor_of_the_spike_prior_goes_from_least_squares_to_that_of_the_table(papers):
+    """A spike of variance 0 is no weight; at v0 = .001 it is the exact mean of the claim."""
+    import spike_regression as example
+
+    data, known = example.data_set(0), example.floors(None, sets=1)["mse"]
+    least = torch.linalg.lstsq(data.X[:, :3], data.y).solution
+    assert known[0] == pytest.approx(example.errors(torch.cat([least, torch.zeros(997)]), data)[1], abs=0.01)
+    at = example.GRID.index(1e-3)
+    assert known[at] == pytest.approx(example.errors(example.known_support(data, 1e-3), data)[1], abs=1e-6)
+    assert known[at] > known[0] + 0.1
+
+
+@pytest.mark.parametrize(("lr", "weights"), [(0.2, 2000), (0.003125, 500)])
+def test_sigma_without_data_stops_where_the_steps_or_the_prior_hold_it(study, lr, weights):
+    """At the line within a fifth, where h^2 kappa/sigma^2 is near 4; at the prior's floor within 1 %."""
+    import spike_stability as example
+
+    run = example.fall(study, lr=lr, weights=weights, chains=1, steps=800)
+    line, floor = example.line(lr), example.floor(weights)
+    assert example.of_end(lr, run, weights).found
+    if line > floor:
+        assert 3.0 < run["stiffness"] < 4.5
+    else:
+        assert run["end"] == pytest.approx(floor, rel=0.01) and run["stiffness"] < 0.1
 
 
 @pytest.mark.slow

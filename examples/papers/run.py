@@ -42,6 +42,7 @@ import santa_music
 import spike_classification
 import spike_networks
 import spike_regression
+import spike_stability
 import temperatures
 import torch
 from study import Experiment, Scale, Study, check_data, table
@@ -59,6 +60,7 @@ MODULES = (
     spike_regression,
     spike_classification,
     spike_networks,
+    spike_stability,
     isgd_gaussian,
     isgd_uci,
     isgd_lenet,
