@@ -166,12 +166,8 @@ MAXWELL = {"p": lambda m, **_: normal(0, m * T)}
 HEAVY = {"C": 1.4, "m": 1.7}
 
 
-SPIKED = quartic_law(sigma**2, others)
-SPIKED_CLASSES = quartic_law(1, others)  # of a classification, where U stands as it is
-
-
-def spiked(generator, shape, law=SPIKED):
-    """theta under the sum over gamma, then gamma given theta."""
+def spiked(generator, shape, law):
+    """theta under the sum over gamma, then gamma given theta; `law`: of theta without the sparse share."""
 
     def odds(z, g):
         return np.exp(-drawn(z, g) / T)
@@ -205,38 +201,27 @@ def coin(**_):
 PLANE = {"L_xx": lambda x, y: 1 + y / 5, "L_yx": lambda x, y: x / 3, "L_yy": lambda x, y: 1}
 TILT = normal(0, T / 1.2)
 
-RUNS = {
-    "sgld": Run(SGLD, 0.05, 80, bias=0.03, energy=quartic, degree=20),
-    "sgld-preconditioned": Run(
-        catalogue["sgld-preconditioned"],
-        0.04,
-        80,
-        bias=0.04,
-        noise=7.0,
-        degree=20,
-        parameters={"G": (0.6, 1.7), "V": 7.0, "K": 0.4},
-    ),
-    **{
-        name: Run(catalogue[name], 0.04, 80, bias=0.05, adapted={"V": 0.7}, degree=20, parameters={"lam": 0.3})
-        for name in ("psgld", "psgld-same-step")
-    },
-    "psgld-gamma": Run(
-        catalogue["psgld-gamma"],
-        0.04,
-        80,
-        bias=0.05,
-        adapted={"V": 0.7},
-        degree=20,
-        curvature=lambda z: 3 * z**2 + 1,
-        parameters={"lam": 0.3, "alpha": 0.8},
-    ),
-    "sgrld": Run(
-        catalogue["sgrld"].bind(inverse_metric=lambda t: 1 + t**2 / 4), 0.05, 80, bias=0.05, degree=20, chains=20_000
-    ),
-    "sgrld-dense": Run(
-        catalogue["sgrld-dense"].bind(**PLANE),
-        0.02,
-        80,
+FIRST_ORDER = {"h": 0.04, "steps": 80, "bias": 0.05, "degree": 20}
+SECOND_ORDER = {"h": 0.2, "steps": 40, "bias": 5e-3, "degree": 8}
+THERMOSTATTED = {"h": 0.15, "steps": 60, "bias": 1e-3}
+OF_SGNHT = {"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)}
+OF_ATMC = {"xi": lambda mu, **_: normal(0, T / mu, nodes=60)}  # many nodes, for the friction has a kink
+BOUND = {
+    "sgrld": {"inverse_metric": lambda t: 1 + t**2 / 4},
+    "sgrld-dense": PLANE,
+    "sgrhmc": {"inverse_metric": lambda t: 1 / (1 + t**2 / 4)},
+}
+ROWS = {
+    "sgld": FIRST_ORDER | dict(h=0.05, bias=0.03, energy=quartic),
+    "sgld-preconditioned": FIRST_ORDER | dict(bias=0.04, noise=7.0, parameters={"G": (0.6, 1.7), "V": 7.0, "K": 0.4}),
+    "psgld": FIRST_ORDER | dict(adapted={"V": 0.7}, parameters={"lam": 0.3}),
+    "psgld-same-step": FIRST_ORDER | dict(adapted={"V": 0.7}, parameters={"lam": 0.3}),
+    "psgld-gamma": FIRST_ORDER
+    | dict(adapted={"V": 0.7}, parameters={"lam": 0.3, "alpha": 0.8}, curvature=lambda z: 3 * z**2 + 1),
+    "sgrld": FIRST_ORDER | dict(h=0.05, chains=20_000),
+    "sgrld-dense": dict(
+        h=0.02,
+        steps=80,
         bias=0.05,
         auxiliary={"y": lambda: TILT},
         slope=lambda at: {"x": slope(at["x"]), "y": 1.2 * at["y"]},
@@ -246,10 +231,9 @@ RUNS = {
         energy=lambda at: quartic(at["x"]) + 0.6 * at["y"] ** 2,
         start=lambda *at: {"x": QUARTIC.draw(*at), "y": TILT.draw(*at)},
     ),
-    "sgrld-simplex": Run(
-        catalogue["sgrld-simplex"],
-        0.02,
-        60,
+    "sgrld-simplex": dict(
+        h=0.02,
+        steps=60,
         bias=0.02,
         parameters={"a": 9.0},
         degree=14,
@@ -257,232 +241,59 @@ RUNS = {
         slope=lambda z: 0.6 * (z - 6),
         energy=lambda z: 0.3 * ((z - 6) ** 2).sum(),
     ),
-    "sgrld-cir": Run(
-        catalogue["sgrld-cir"],
-        0.3,
-        5,
+    "sgrld-cir": dict(
+        h=0.3,
+        steps=5,
         bias=1e-9,
         parameters={"a": 0.6, "counts": 4.3},
         energy=None,
         target=CoordinateLaw(lambda z: z - 3.9 * np.log(z), 40.0, 14, T, low=1e-9),
     ),
-    "sgfs": Run(
-        catalogue["sgfs"],
-        0.05,
-        80,
-        bias=0.05,
-        adapted={"I1": 0.4},
-        parameters={"B": 1.4, "b": 1.0},
-        noise=6.4,
-        degree=20,
-    ),
-    "vsgd": Run(catalogue["vsgd"], 0.4, 80, bias=0.04, parameters={"V": 20.0}, noise=20.0, degree=20),
-    "isgd-ideal": Run(
-        catalogue["isgd-ideal"], 0.7, 80, bias=0.03, parameters={"lam": 20.0, "B": 4.0}, noise=8.0, degree=20
-    ),
-    "isgd": Run(
-        catalogue["isgd"],
-        0.7,
-        80,
-        bias=0.03,
-        adapted={"lam": 20.0, "b": 4.0},
-        noise=8.0,
-        degree=20,
-        temperature=1.0,
-        target=replace(QUARTIC, temperature=1.0),
-    ),
-    "underdamped-langevin": Run(
-        UnderdampedLangevin, 0.2, 40, bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
-    ),
-    "sghmc": Run(SGHMC, 0.2, 40, bias=1e-3, parameters=HEAVY, auxiliary=MAXWELL, degree=8),
-    "sghmc-adaptive": Run(
-        catalogue["sghmc-adaptive"],
-        0.2,
-        40,
-        bias=0.01,
-        parameters={"gamma": 1.1, "lam": 0.3},
-        adapted={"V": 0.7, "gbar": 0.2, "tau": 3.0},
-        noise=0.7,
-        scheme="A B O B A",
-        degree=8,
-        auxiliary={"p": lambda lam, **_: normal(0, (lam + 0.7**0.5) * T)},
-    ),
-    "sgrhmc": Run(
-        catalogue["sgrhmc"].bind(inverse_metric=lambda t: 1 / (1 + t**2 / 4)),
-        0.2,
-        40,
-        bias=5e-3,
-        auxiliary={"p": lambda: normal(0, T)},
-        degree=10,
-    ),
-    "sghmc-relativistic": Run(
-        catalogue["sghmc-relativistic"],
-        0.2,
-        40,
-        bias=5e-3,
-        parameters={**FAST, "C": 1.4},
-        auxiliary={"u": lambda **_: RAPIDITY},
-        **EINSTEIN,
-        degree=10,
-    ),
-    "mala": Run(catalogue["mala"], 0.05, 40, bias=0.05, parameters={"G": (0.6, 1.2)}),
-    "hmc": Run(
-        catalogue["hmc"], 0.3, 60, bias=0.06, parameters={"m": (1.7, 0.6)}, auxiliary=MAXWELL, energy=quartic, degree=10
-    ),
-    "ghmc": Run(
-        catalogue["ghmc"], 0.2, 40, bias=0.025, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL, degree=8
-    ),
-    "hmc-randomised": Run(
-        catalogue["hmc-randomised"],
-        0.2,
-        40,
-        bias=5e-3,
-        energy=quartic,
-        parameters={"m": 1.7, "nu": 0.9},
-        auxiliary=MAXWELL,
-        degree=10,
-    ),
-    "sgnht": Run(
-        SGNHT,
-        0.15,
-        60,
-        energy=quartic,
-        bias=1e-3,
-        parameters={"A": 1.3, "mu": 0.7},
-        chains=24_000,
-        sites=1,
-        auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
-    ),
-    "msgnht": Run(
-        MSGNHT,
-        0.15,
-        60,
-        bias=1e-3,
-        parameters={"A": 1.3, "mu": 0.7},
-        auxiliary={"p": lambda A, mu: normal(0, T), "xi": lambda A, mu: normal(A, T / mu)},
-    ),
-    "atmc": Run(
-        catalogue["atmc"],
-        0.15,
-        60,
-        bias=1e-3,
-        parameters={"m": 1.7, "mu": 0.7, "Dmin": 0.9},
-        auxiliary={
-            **MAXWELL,  # xi: many nodes, for the friction has a kink
-            "xi": lambda mu, **_: normal(0, T / mu, nodes=60),
-        },
-    ),
-    "atmc-relativistic": Run(
-        catalogue["atmc-relativistic"],
-        0.15,
-        60,
-        bias=5e-3,
-        **EINSTEIN,
-        parameters={**FAST, "mu": 0.7, "Dmin": 0.9},
-        degree=8,
-        auxiliary={"u": lambda **_: RAPIDITY, "xi": lambda mu, **_: normal(0, T / mu, nodes=60)},
-    ),
-    "santa": Run(
-        catalogue["santa"],
-        0.15,
-        60,
-        bias=0.015,
-        parameters={"lam": 0.3},
-        adapted={"V": 0.7, "V_last": 1.9},
-        auxiliary={"p": lambda lam: normal(0, T), "xi": lambda lam: normal((lam + 1.9**0.5) ** -0.5, T)},
-    ),
-    "sgld-sa": Run(
-        catalogue["sgld-sa"],
-        0.04,
-        80,
-        bias=0.05,
-        parameters=SPIKE,
-        adapted=LATENTS,
-        degree=20,
-        target=quartic_law(sigma**2, shrunk),
-    ),
-    "sgld-sa-classification": Run(
-        catalogue["sgld-sa-classification"],
-        0.04,
-        80,
-        bias=0.05,
-        parameters=SPIKE,
-        adapted=LATENTS,
-        degree=20,
-        target=quartic_law(1, shrunk),
-    ),
-    "sgld-sa-marginal": Run(
-        catalogue["sgld-sa-marginal"],
-        0.04,
-        80,
-        bias=0.05,
-        parameters=PRIOR,
-        degree=20,
-        target=quartic_law(sigma**2, mixed),
-    ),
-    "sgld-sa-gibbs": Run(
-        catalogue["sgld-sa-gibbs"],
-        0.04,
-        80,
-        bias=0.05,
-        parameters=PRIOR,
-        degree=20,
-        target=SPIKED,
-        auxiliary={"gamma": coin},
-        coupling=drawn,
-        start=spiked,
-    ),
-    "sghmc-sa": Run(
-        catalogue["sghmc-sa"],
-        0.2,
-        40,
-        bias=5e-3,
-        parameters=SPIKE | HEAVY,
-        adapted=LATENTS,
-        degree=8,
-        target=quartic_law(sigma**2, shrunk),
-        auxiliary=MAXWELL,
-    ),
-    "sghmc-sa-classification": Run(
-        catalogue["sghmc-sa-classification"],
-        0.2,
-        40,
-        bias=5e-3,
-        parameters=SPIKE | HEAVY,
-        adapted=LATENTS,
-        degree=8,
-        target=quartic_law(1, shrunk),
-        auxiliary=MAXWELL,
-    ),
-    "sghmc-sa-marginal": Run(
-        catalogue["sghmc-sa-marginal"],
-        0.2,
-        40,
-        bias=5e-3,
-        parameters=PRIOR | HEAVY,
-        degree=8,
-        target=quartic_law(sigma**2, mixed),
-        auxiliary=MAXWELL,
-    ),
-    "sghmc-sa-gibbs": Run(
-        catalogue["sghmc-sa-gibbs"],
-        0.2,
-        40,
-        bias=5e-3,
-        parameters=PRIOR | HEAVY,
-        degree=8,
-        target=SPIKED,
-        auxiliary={**MAXWELL, "gamma": coin},
-        coupling=lambda z, p, g: drawn(z, g),
-        start=spiked,
-    ),
+    "sgfs": FIRST_ORDER | dict(h=0.05, adapted={"I1": 0.4}, parameters={"B": 1.4, "b": 1.0}, noise=6.4),
+    "vsgd": FIRST_ORDER | dict(h=0.4, bias=0.04, parameters={"V": 20.0}, noise=20.0),
+    "isgd-ideal": FIRST_ORDER | dict(h=0.7, bias=0.03, parameters={"lam": 20.0, "B": 4.0}, noise=8.0),
+    "isgd": FIRST_ORDER
+    | dict(h=0.7, bias=0.03, adapted={"lam": 20.0, "b": 4.0}, noise=8.0)
+    | dict(temperature=1.0, target=replace(QUARTIC, temperature=1.0)),
+    "underdamped-langevin": SECOND_ORDER
+    | dict(bias=2e-3, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL),
+    "sghmc": SECOND_ORDER | dict(bias=1e-3, parameters=HEAVY, auxiliary=MAXWELL),
+    "sghmc-adaptive": SECOND_ORDER
+    | dict(bias=0.01, parameters={"gamma": 1.1, "lam": 0.3}, adapted={"V": 0.7, "gbar": 0.2, "tau": 3.0}, noise=0.7)
+    | dict(scheme="A B O B A", auxiliary={"p": lambda lam, **_: normal(0, (lam + 0.7**0.5) * T)}),
+    "sgrhmc": SECOND_ORDER | dict(auxiliary={"p": lambda: normal(0, T)}, degree=10),
+    "sghmc-relativistic": SECOND_ORDER
+    | dict(parameters={**FAST, "C": 1.4}, auxiliary={"u": lambda **_: RAPIDITY}, degree=10, **EINSTEIN),
+    "mala": dict(h=0.05, steps=40, bias=0.05, parameters={"G": (0.6, 1.2)}),
+    "hmc": SECOND_ORDER
+    | dict(h=0.3, steps=60, bias=0.06, parameters={"m": (1.7, 0.6)}, auxiliary=MAXWELL, energy=quartic, degree=10),
+    "ghmc": SECOND_ORDER | dict(bias=0.025, parameters={"gamma": 1.1, "m": (1.7, 0.6)}, auxiliary=MAXWELL),
+    "hmc-randomised": SECOND_ORDER
+    | dict(energy=quartic, parameters={"m": 1.7, "nu": 0.9}, auxiliary=MAXWELL, degree=10),
+    "sgnht": THERMOSTATTED
+    | dict(energy=quartic, parameters={"A": 1.3, "mu": 0.7}, chains=24_000, sites=1, auxiliary=OF_SGNHT),
+    "msgnht": THERMOSTATTED | dict(parameters={"A": 1.3, "mu": 0.7}, auxiliary=OF_SGNHT),
+    "atmc": THERMOSTATTED | dict(parameters={"m": 1.7, "mu": 0.7, "Dmin": 0.9}, auxiliary=MAXWELL | OF_ATMC),
+    "atmc-relativistic": THERMOSTATTED
+    | dict(bias=5e-3, parameters={**FAST, "mu": 0.7, "Dmin": 0.9}, degree=8, **EINSTEIN)
+    | dict(auxiliary={"u": lambda **_: RAPIDITY} | OF_ATMC),
+    "santa": THERMOSTATTED
+    | dict(bias=0.015, parameters={"lam": 0.3}, adapted={"V": 0.7, "V_last": 1.9})
+    | dict(auxiliary={"p": lambda lam: normal(0, T), "xi": lambda lam: normal((lam + 1.9**0.5) ** -0.5, T)}),
 }
-OF_CLASSES = {"marginal": {"target": quartic_law(1, mixed)}}
-OF_CLASSES["gibbs"] = {"target": SPIKED_CLASSES, "start": partial(spiked, law=SPIKED_CLASSES)}
-for family in ("sgld-sa", "sghmc-sa"):
-    for mode, classes in OF_CLASSES.items():
-        name = f"{family}-classification-{mode}"
-        RUNS[name] = replace(RUNS[f"{family}-{mode}"], recipe=catalogue[name], **classes)
+for likelihood, scale in {"": sigma**2, "-classification": 1}.items():  # of a classification U stands as it is
+    law = quartic_law(scale, others)
+    modes = {
+        "": dict(parameters=SPIKE, adapted=LATENTS, target=quartic_law(scale, shrunk)),
+        "-marginal": dict(parameters=PRIOR, target=quartic_law(scale, mixed)),
+        "-gibbs": dict(parameters=PRIOR, target=law, start=partial(spiked, law=law), auxiliary={"gamma": coin}),
+    }
+    modes["-gibbs"]["coupling"] = lambda z, *others: drawn(z, others[-1])
+    for mode, row in modes.items():
+        heavy = dict(parameters=row["parameters"] | HEAVY, auxiliary=MAXWELL | row.get("auxiliary", {}))
+        ROWS[f"sgld-sa{likelihood}{mode}"] = FIRST_ORDER | row
+        ROWS[f"sghmc-sa{likelihood}{mode}"] = SECOND_ORDER | row | heavy
+RUNS = {name: Run(catalogue[name].bind(**BOUND.get(name, {})), **row) for name, row in ROWS.items()}
 MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), "xi": (1, 2), "gamma": (1,)}
 
 # without the forms of SGLD-SA that differ in the scale of U alone, and the one law that takes seconds
@@ -702,20 +513,6 @@ def shared_scores():
     }
 
 
-def test_a_shared_thermostat_holds_three_sites_at_the_target():
-    assert not CLAIMS["shared thermostat"].failures(shared_scores())
-
-
-@pytest.mark.parametrize(
-    "text, other",
-    [("(mu*n)", "mu"), (".sum(1)", ".sum(1).mean().expand(len(x))")],
-    ids=["sum-in-place-of-the-mean", "total-over-chains"],
-)
-def test_a_mutant_of_the_shared_thermostat_is_seen(text, other, plant):
-    plant(text, other)
-    assert not abs(shared_scores()["(xi - A)^2"]) <= Z
-
-
 # ---- recipes of one's own
 
 
@@ -749,20 +546,6 @@ def banana_scores():
     return {
         name: standard_score(f(*end) - law.after(steps, lambda x, v: f(x, v + x**2 / 2))) for name, f in moments.items()
     }
-
-
-def test_dense_D_and_Q_keep_a_banana():
-    assert not CLAIMS["banana"].failures(banana_scores())
-
-
-@pytest.mark.parametrize(
-    "text, other, statistic",
-    [("2*temperature/3", "0", "y"), ("temperature/3 - g_x", "1/3 - g_x", "x")],
-    ids=["Gamma-of-y-dropped", "Gamma-of-x-without-T"],
-)
-def test_a_mutant_of_the_banana_sampler_is_seen(text, other, statistic, plant):
-    plant(text, other)
-    assert not abs(banana_scores()[statistic]) <= Z
 
 
 m = positive("m", default=1.7)
@@ -803,18 +586,28 @@ def memory_scores():
     return {name: standard_score(f(*end) - law.after(steps, f)) for name, f in moments.items()}
 
 
-def test_a_memory_kernel_keeps_the_target():
-    assert not CLAIMS["memory kernel"].failures(memory_scores())
+OWN = {"shared thermostat": shared_scores, "banana": banana_scores, "memory kernel": memory_scores}
 
 
-@pytest.mark.parametrize(
-    "text, other, statistic",
-    [("2*temperature/5", "0*temperature", "s r"), ("13*temperature/10", "13/10", "s^2")],
-    ids=["uncorrelated-noise", "one-noise-without-T"],
-)
-def test_a_mutant_of_the_memory_kernel_is_seen(text, other, statistic, plant):
+@pytest.mark.parametrize("claim", OWN)
+def test_recipes_of_ones_own_keep_their_target(claim):
+    assert not CLAIMS[claim].failures(OWN[claim]())
+
+
+MUTANTS_OF_OWN = {
+    "a sum in place of the mean": (shared_scores, "(mu*n)", "mu", "(xi - A)^2"),
+    "a total over chains": (shared_scores, ".sum(1)", ".sum(1).mean().expand(len(x))", "(xi - A)^2"),
+    "Gamma of y dropped": (banana_scores, "2*temperature/3", "0", "y"),
+    "Gamma of x without T": (banana_scores, "temperature/3 - g_x", "1/3 - g_x", "x"),
+    "uncorrelated noise": (memory_scores, "2*temperature/5", "0*temperature", "s r"),
+    "one noise without T": (memory_scores, "13*temperature/10", "13/10", "s^2"),
+}
+
+
+@pytest.mark.parametrize("scores, text, other, statistic", MUTANTS_OF_OWN.values(), ids=MUTANTS_OF_OWN)
+def test_a_mutant_of_a_recipe_of_ones_own_is_seen(scores, text, other, statistic, plant):
     plant(text, other)
-    assert not abs(memory_scores()[statistic]) <= Z
+    assert not abs(scores()[statistic]) <= Z
 
 
 # ---- gradient noise of known covariance
