@@ -96,7 +96,6 @@ def without_a_gradient():
     return Recipe(
         name="symbolic",
         state=(theta, p),
-        target=theta,
         H=total(theta**4) / 4 + total(p**2) / 2,
         D={p: c + W},
         Q={(theta, p): -1},
@@ -177,12 +176,7 @@ FIRST = {  # values of what stock samplers adapt
     "isgd": lambda g, at: {"b": g**2 / 2, "lam": (g**2 / 2).sum(1)},
     "sgfs": lambda g, at: {"I1": 0.0},
     **{
-        name: lambda g, at: {
-            "rho": 0.5,
-            "kappa": at["kappa0"],
-            "sigma": at["sigma0"],
-            "delta": at["delta0"],
-        }
+        name: lambda g, at: {"rho": 0.5, "kappa": at["kappa0"], "sigma": at["sigma0"], "delta": at["delta0"]}
         for name in ("sgld-sa", "sghmc-sa", "sgld-sa-classification", "sghmc-sa-classification")
     },
 }

@@ -59,7 +59,7 @@ def test_a_mass_of_theta_is_right_at_one_temperature_unless_its_log_is_multiplie
     cases = ((log_mass, "failed", "exact at temperature 1"), (temperature * log_mass, "proved", "exact"))
     for energy, elsewhere, claim in cases:
         H = U + total(p**2 / mass) / 2 + energy
-        recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+        recipe = Recipe(name="mass", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1})
         assert finding(recipe, "marginal").verdict == "proved"
         assert finding(recipe, "marginal", temperature=3.0).verdict == elsewhere
         assert finding(recipe, "claim").answer == claim
@@ -68,7 +68,7 @@ def test_a_mass_of_theta_is_right_at_one_temperature_unless_its_log_is_multiplie
 def test_a_run_at_a_temperature_at_which_the_marginal_is_another_one_is_refused():
     mass = 1 + theta**2
     H = U + total(p**2 / mass + log(mass)) / 2
-    recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}, scheme="Euler")
+    recipe = Recipe(name="mass", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1}, scheme="Euler")
     run = dict(init=torch.zeros(2), steps=2, step_size=0.01, progress=False)
     samples = sample(recipe, lambda theta: (theta**2).sum() / 2, **run)
     assert samples.draws == 2
@@ -78,7 +78,7 @@ def test_a_run_at_a_temperature_at_which_the_marginal_is_another_one_is_refused(
 
 def test_a_bound_energy_does_not_erase_the_question_of_the_marginal():
     H = U + total(p**2 / (1 + theta**2)) / 2
-    recipe = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+    recipe = Recipe(name="mass", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1})
     bound = recipe.bind(U=Energy(theta, U=total(theta**2) / 2))
     assert finding(recipe, "marginal").verdict == finding(bound, "marginal").verdict == "failed"
 
@@ -87,7 +87,7 @@ def test_a_bound_energy_does_not_erase_the_question_of_the_marginal():
 def test_the_noise_reaches_at_the_values_in_use(C, reached):
     friction = nonnegative("C", default=0.0)
     H = U + total(p**2) / 2
-    recipe = Recipe(name="friction", state=(theta, p), target=theta, H=H, D={p: friction}, Q={(theta, p): -1})
+    recipe = Recipe(name="friction", state=(theta, p), H=H, D={p: friction}, Q={(theta, p): -1})
     assert finding(recipe, "reached", C=C).verdict == reached
     assert finding(recipe, "claim", C=C).answer == ("exact" if C else "invariant; not ergodic")
 
@@ -132,7 +132,7 @@ def test_what_is_left_beside_blocks_that_are_held_still_is_a_recipe_of_its_own(r
 def test_a_thermostat_on_its_own_may_be_held_still():
     xi = scalar("xi")
     H = U + total(p**2) / 2 + xi**2 / 2
-    recipe = Recipe(name="alone", state=(theta, p, xi), target=theta, H=H, D={p: 1, xi: 1}, Q={(theta, p): -1})
+    recipe = Recipe(name="alone", state=(theta, p, xi), H=H, D={p: 1, xi: 1}, Q={(theta, p): -1})
     assert recipe.check(freeze=("xi",)).exact
 
 
@@ -144,7 +144,7 @@ def test_a_claim_beside_adaptations_is_given_what_is_frozen():
     )
     assert finding(recipe, "claim").answer == "given frozen V"
     H = U + total(p**2 * (1 + V)) / 2
-    mass = Recipe(name="mass", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}, adapt=recipe.adapt)
+    mass = Recipe(name="mass", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1}, adapt=recipe.adapt)
     assert finding(mass, "stationary", freeze=("theta",)).verdict == "failed"
 
 
@@ -196,7 +196,7 @@ def test_arguments_that_no_run_could_have_are_refused(at, message):
 def test_a_certificate_names_what_is_open():
     a = positive("a", default=1.0)
     H = U + total(p**4) + a * total(p) * total(theta) - a * total(p * theta)
-    recipe = Recipe(name="open", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1})
+    recipe = Recipe(name="open", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1})
     certificate = recipe.check()
     assert certificate["marginal"].verdict == "open"
     assert certificate["claim"] == Finding("claim", "invariant; the marginal open", "open", "claim")

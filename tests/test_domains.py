@@ -32,12 +32,12 @@ def langevin(block, H, D=1, **more):
 
 def underdamped(block, H, **more):
     H = H + total(p**2) / 2
-    return Recipe(name="underdamped", state=(block, p), target=block, H=H, D={p: gamma}, Q={(block, p): -1}, **more)
+    return Recipe(name="underdamped", state=(block, p), H=H, D={p: gamma}, Q={(block, p): -1}, **more)
 
 
 def isokinetic(block, H):
     """dx = cos(phi) dt, dphi = sin(phi) dH/dx dt + sqrt(2) dW: a velocity of length 1 in the plane, seen in one."""
-    return Recipe(name="isokinetic", state=(block, phi), target=block, H=H, D={phi: 1}, Q={(block, phi): sin(phi)})
+    return Recipe(name="isokinetic", state=(block, phi), H=H, D={phi: 1}, Q={(block, phi): sin(phi)})
 
 
 def von_mises(angle):
@@ -282,7 +282,7 @@ def two(D, Q):
 
 
 def moved_by(kinetic):
-    return Recipe(name="moved", state=(box, p), target=box, H=well(box) + kinetic, D={p: 1}, Q={(box, p): -1})
+    return Recipe(name="moved", state=(box, p), H=well(box) + kinetic, D={p: 1}, Q={(box, p): -1})
 
 
 def start_of(recipe):

@@ -24,7 +24,6 @@ metric = 1 + theta**2
 METRIC = Recipe(
     name="metric",
     state=(theta, p),
-    target=theta,
     H=potential(theta) + total(p**2 / metric + temperature * log(metric)) / 2,
     D={p: 1},
     Q={(theta, p): -1},

@@ -71,7 +71,6 @@ def gaussian_prior():
     return Recipe(
         name="gaussian-prior",
         state=(theta, p),
-        target=theta,
         H=U + prior + kinetic,
         marginal=U + prior,
         D={},
@@ -86,7 +85,6 @@ def relativistic_thermostat():
     return Recipe(
         name="relativistic-thermostat",
         state=(theta, p, xi),
-        target=theta,
         H=U + total(K) + n * (xi - d) ** 2 / 2,
         D={p: d},
         Q={(theta, p): -1, (p, xi): K.diff(p) / n},
@@ -261,7 +259,6 @@ def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
     R = Recipe(
         name="saddle",
         state=(theta, p),
-        target=theta,
         H=U + total(b * theta**2) / 2 + total(p**2) / 2,
         D={},
         Q={(theta, p): -1},
@@ -280,7 +277,7 @@ def test_a_spring_that_may_push_has_no_rotation_but_a_matrix_solution():
 def test_a_friction_that_is_a_fraction_has_its_closed_form(of):
     friction = d * (of + 1) / (of + Rational(1, 10))
     H = U + total(p**2) / 2
-    recipe = Recipe(name="fraction", state=(theta, p), target=theta, H=H, D={p: friction}, Q={(theta, p): -1})
+    recipe = Recipe(name="fraction", state=(theta, p), H=H, D={p: friction}, Q={(theta, p): -1})
     assert str(compile(recipe).scheme) == "B A O A B"
 
 

@@ -248,7 +248,6 @@ def hyperprior():
     return Recipe(
         name="hyperprior",
         state=(theta, p, tau),
-        target=theta,
         H=potential(theta) + total(p**2) / 2 + GAMMA.H - S / 2,
         D={p: 1},
         Q={(theta, p): -1},

@@ -60,7 +60,6 @@ def one_switch():
     return Recipe(
         name="one-switch",
         state=(theta, z),
-        target=theta,
         D={theta: 1},
         H=total(theta**2) / 2 - z * b * total(theta) + c * z,
         jumps={"J": refresh(z)},
@@ -73,7 +72,6 @@ def switches(rate=None):
     return Recipe(
         name="switches",
         state=(theta, gamma),
-        target=theta,
         H=total((1 + gamma * c) * theta**2) / 2 + b * total(gamma) * total(theta) / n,
         D={theta: 1},
         jumps={"J": refresh(gamma, rate=rate)},
@@ -132,7 +130,7 @@ def test_blocks_drawn_together_have_their_joint_law():
     H = U + total(2 * p**2 + q**2 + p * q - 2 * q * theta) / 2 + xi * total(p) + 3 * xi**2 / 2
     for together in ((p, q, xi), (xi, q, p)):
         jumps = {"R": refresh(together)}
-        recipe = Recipe(name="together", state=(theta, p, q, xi), target=theta, H=H, D={theta: 1}, jumps=jumps)
+        recipe = Recipe(name="together", state=(theta, p, q, xi), H=H, D={theta: 1}, jumps=jumps)
         step = compile(recipe, "Euler R")
         state = {"theta": [[0.4]], "p": [[9.0]], "q": [[-7.0]], "xi": [5.0]}
         rows = []

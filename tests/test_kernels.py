@@ -215,7 +215,6 @@ def test_awkward_names_do_not_become_code():
         recipe = Recipe(
             name="awkward",
             state=(q, p, r),
-            target=q,
             H=potential(q) + total(p**2) / 2 + n * r**2 / 2,
             D={p: 1},
             Q={(q, p): -1, (p, r): p / n},

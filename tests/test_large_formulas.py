@@ -15,7 +15,7 @@ from samplers import SGLD
 def sum_of_terms(n):
     theta, p = vector("theta"), vector("p")
     H = Add(total(p**2) / 2, *(total(sin(k * theta) + theta**2) / k for k in range(1, n + 1)))
-    return Recipe(name="terms", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}), None, 3
+    return Recipe(name="terms", state=(theta, p), H=H, D={p: 1}, Q={(theta, p): -1}), None, 3
 
 
 def explicit_coordinates(n):

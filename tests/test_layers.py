@@ -83,7 +83,7 @@ def test_an_order_that_shows_at_small_steps_only_is_seen(D):
 @pytest.mark.parametrize("name", ["hmc-randomised", "sgld", "vsgd"])
 def test_a_recipe_that_bears_the_name_of_another_is_itself(name):
     g = positive("g")
-    own = Recipe(name=name, state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: g}, Q={(theta, p): -1})
+    own = Recipe(name=name, state=(theta, p), H=U + total(p**2) / 2, D={p: g}, Q={(theta, p): -1})
     assert {r.layer for r in check(own).results} == set(LAYERS)
 
 
@@ -94,7 +94,6 @@ def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
     own = Recipe(
         name="own",
         state=(theta, p),
-        target=theta,
         H=U + total(p**2 / m) / 2,
         D={p: m * (gamma + V)},
         Q={(theta, p): -1},
@@ -107,9 +106,7 @@ def test_a_recipe_of_ones_own_needs_no_more_than_its_declaration():
 
 @pytest.mark.filterwarnings("ignore:.*the noise reaches every block")
 def test_hamiltonian_dynamics_without_noise_is_invariant_and_has_no_linear_law():
-    report = check(
-        Recipe(name="noiseless", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1})
-    )
+    report = check(Recipe(name="noiseless", state=(theta, p), H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}))
     assert report.ok and ["linear law"] == [name for name in LAYERS if any(name in note for note in report.notes)]
 
 
@@ -215,12 +212,7 @@ def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
 
 def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
     unproved = Recipe(
-        name="unproved",
-        state=(theta, p),
-        target=theta,
-        H=U + total(p**2 * (1 + theta**2)) / 2,
-        D={p: gamma},
-        Q={(theta, p): -1},
+        name="unproved", state=(theta, p), H=U + total(p**2 * (1 + theta**2)) / 2, D={p: gamma}, Q={(theta, p): -1}
     )
     with pytest.raises(AssertionError) as raised:
         assert_stationary(unproved)
@@ -303,8 +295,6 @@ def test_a_draw_of_several_categories_is_integrated_over():
     theta, z = vector("theta"), vector("z", domain=("categories", 3))
     H = total((theta - by_category(z, -2, 0, 2)) ** 2) / 2 - total(log(by_category(z, 1, 2, 3)))
     law = laws.Categorical(*(w * exp(-((theta - c) ** 2) / 2) for w, c in zip((1, 2, 3), (-2, 0, 2))))
-    mixture = Recipe(
-        name="mixture", state=(theta, z), target=theta, H=H, D={theta: 1}, jumps={"G": gibbs(z, law)}, scheme="G Euler"
-    )
+    mixture = Recipe(name="mixture", state=(theta, z), H=H, D={theta: 1}, jumps={"G": gibbs(z, law)}, scheme="G Euler")
     (result,) = check(mixture, layers=["one-step defect"]).results
     assert result.statistic == "order of the defect in h" and result.ok, str(result)

@@ -17,15 +17,13 @@ def nose_hoover_chain(links):
     H = potential(theta) + total(p**2) / 2 + n * mu * first**2 / 2 + sum(mu * x**2 / 2 for x in others)
     Q = {(theta, p): -1, (p, first): p / (n * mu)}
     Q |= {(a, b): (a if a != first else n * a) / (n * mu) for a, b in zip(xi, others)}
-    return Recipe(name="chain", state=(theta, p, *xi), target=theta, H=H, D={xi[-1]: gamma}, Q=Q)
+    return Recipe(name="chain", state=(theta, p, *xi), H=H, D={xi[-1]: gamma}, Q=Q)
 
 
 def two_momenta(coupling):
     """A momentum beside another one that does not move theta."""
     H = potential(theta) + total(p**2 + r**2) / 2
-    return Recipe(
-        name="two", state=(theta, p, r), target=theta, H=H, D={r: gamma}, Q={(theta, p): -1, (p, r): coupling}
-    )
+    return Recipe(name="two", state=(theta, p, r), H=H, D={r: gamma}, Q={(theta, p): -1, (p, r): coupling})
 
 
 WORDS = {
@@ -58,7 +56,7 @@ def test_a_piece_whose_blocks_are_solved_alone_is_told_so():
 def test_a_piece_whose_drift_is_solved_without_its_noise_is_told_so():
     """dp = -gamma p/sqrt(1 + p^2) dt has a closed form, and with noise has none."""
     H = potential(theta) + total(sqrt(1 + p**2))
-    fast = Recipe(name="fast", state=(theta, p), target=theta, H=H, D={p: gamma}, Q={(theta, p): -1})
+    fast = Recipe(name="fast", state=(theta, p), H=H, D={p: gamma}, Q={(theta, p): -1})
     with pytest.raises(RecipeError, match=r"Give the noise a letter of its own, noise\(p\)"):
         compile(fast, "B A O A B")
     assert compile(fast, "B A R W R A B", pieces={"R": friction(p), "W": noise(p)}).exact

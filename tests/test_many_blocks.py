@@ -32,9 +32,7 @@ def chain(thermostats):
     H = U + total(p**2) / 2 + n * mu * first**2 / 2 + sum(mu * link**2 / 2 for link in others)
     Q = {(theta, p): -1, (p, first): p / (n * mu), (first, others[0]): first / (n * mu)}
     Q |= {(a, b): a / mu for a, b in zip(others, others[1:])}
-    return Recipe(
-        name=f"chain-of-{thermostats}", state=(theta, p, *links), target=theta, H=H, D={p: 0.6, links[-1]: gamma}, Q=Q
-    )
+    return Recipe(name=f"chain-of-{thermostats}", state=(theta, p, *links), H=H, D={p: 0.6, links[-1]: gamma}, Q=Q)
 
 
 def generalised(auxiliary):
@@ -43,7 +41,6 @@ def generalised(auxiliary):
     return Recipe(
         name=f"generalised-{auxiliary}",
         state=(theta, p, *extra),
-        target=theta,
         H=U + total(p**2 + sum(b**2 for b in extra)) / 2,
         D={b: gamma * (k + 1) / 2 for k, b in enumerate(extra)},
         Q={(theta, p): -1, **{(p, b): -1 - k / 3 for k, b in enumerate(extra)}},
@@ -155,7 +152,6 @@ def test_many_sources_of_noise_and_a_jump_are_drawn():
     three = Recipe(
         name="three",
         state=(theta, p, xi),
-        target=theta,
         D={theta: 1 + p**2 / 4, p: 1, xi: 1 / n},
         H=U + total((p - tanh(theta)) ** 2) / 2 + n * (xi - total(tanh(theta)) / n) ** 2 / 2,
         Q={(theta, p): -1, (p, xi): p / n},

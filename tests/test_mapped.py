@@ -40,7 +40,6 @@ CIR = Recipe(name="cir", state=above, H=total(above - 2 * log(above)), D={above:
 LANGEVIN = Recipe(
     name="langevin",
     state=(theta, p),
-    target=theta,
     H=potential(theta) + total(p**2 / mass) / 2,
     D={p: gamma},
     Q={(theta, p): -1},

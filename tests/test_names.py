@@ -116,7 +116,6 @@ def recipe_of(name, observes):
     return Recipe(
         name=name["recipe"],
         state=(theta, p, xi),
-        target=theta,
         H=U + total(b * p**2) / 2 + n * m * xi**2 / 2,
         D={p: a * (1 + V / (1 + V)) + W + sum(others)},
         Q={(theta, p): -1, (p, xi): p / (n * m)},
@@ -355,7 +354,6 @@ def generalised_langevin():
     return Recipe(
         name="generalised-langevin",
         state=(theta, p, s),
-        target=theta,
         H=potential(theta) + total(p**2 + s**2) / 2,
         D={s: g},
         Q={(theta, p): -1, (p, s): -c},
@@ -388,7 +386,6 @@ def test_no_two_draws_bear_one_name(blocks):
     recipe = Recipe(
         name="draws",
         state=(theta, p, *others),
-        target=theta,
         H=potential(theta) + total(sum(b**2 for b in (p, *others))) / 2,
         D={b: 1 for b in (p, *others)},
         Q={(theta, p): -1},

@@ -20,13 +20,7 @@ from samplers.testing.quadrature import gaussian
 theta, p = vector("theta"), vector("p")
 f, g = function("f", theta, p, sign="positive"), function("g", theta, p)
 Learned = Recipe(
-    name="learned",
-    state=(theta, p),
-    target=theta,
-    H=potential(theta) + total(p**2) / 2,
-    D={p: f},
-    Q={(theta, p): -g},
-    scheme="Euler",
+    name="learned", state=(theta, p), H=potential(theta) + total(p**2) / 2, D={p: f}, Q={(theta, p): -g}, scheme="Euler"
 )
 
 
@@ -134,7 +128,6 @@ def of_energy_and_gradient(q, d):
     return Recipe(
         name="meta",
         state=(theta, p),
-        target=theta,
         H=U + total(p**2) / 2,
         D={p: coupling**2 / 2 + d(U, p, grad(U))},
         Q={(theta, p): -coupling},
@@ -199,9 +192,7 @@ def test_an_open_function_of_U_says_how_to_bind_one():
 def test_a_network_of_the_gradient_in_Q_asks_for_the_hessian_diagonal():
     U = potential(theta)
     q = network(net(4), name="q")
-    recipe = Recipe(
-        name="bent", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): q(grad(U), p)}
-    )
+    recipe = Recipe(name="bent", state=(theta, p), H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): q(grad(U), p)})
     step = compile(recipe, "Euler")
     assert step.program.needs_curvature and recipe.residual() == 0
     emitted_equals_interpreted(step)

@@ -479,13 +479,7 @@ def shared():
 def test_a_parameter_that_bears_the_name_of_an_argument_is_refused(name):
     theta = vector("theta")
     recipe = Recipe(
-        name="own",
-        state=(theta,),
-        target=theta,
-        H=potential(theta),
-        D={theta: positive(name, default=1.0)},
-        Q={},
-        scheme="Euler",
+        name="own", state=(theta,), H=potential(theta), D={theta: positive(name, default=1.0)}, scheme="Euler"
     )
     with pytest.raises(RecipeError, match=f"'{name}' bears the name of an argument. Rename it"):
         Optimizer([torch.nn.Parameter(torch.ones(2))], recipe, num_data=1, step_size=0.1)

@@ -59,7 +59,6 @@ def test_a_thermostat_that_never_relaxes():
     hoover = Recipe(
         name="nose-hoover",
         state=(theta, p, xi),
-        target=theta,
         H=potential(theta) + total(p**2) / 2 + total(1) * mu * xi**2 / 2,
         D={p: C},
         Q={(theta, p): -1, (p, xi): p / (total(1) * mu)},

@@ -155,10 +155,7 @@ def test_one_seed_makes_the_same_bits_and_another_makes_others():
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {},
-        {"energy": to_rows, "data": torch.arange(10.0, **double).reshape(5, 2), "batch_size": 3},
-    ],
+    [{}, {"energy": to_rows, "data": torch.arange(10.0, **double).reshape(5, 2), "batch_size": 3}],
     ids=["full", "minibatch"],
 )
 def test_the_run_does_not_depend_on_how_noise_is_drawn_in_blocks(more, monkeypatch):
@@ -430,12 +427,7 @@ def test_a_sitewise_energy_serves_any_shape():
 
 
 EXPLICIT = Recipe(
-    name="explicit",
-    state=(x, y),
-    target=(x, y),
-    H=potential(x, y),
-    D={x: 1, (x, y): x, y: 1 + x**2},
-    Q={(x, y): y / 3},
+    name="explicit", state=(x, y), target=(x, y), H=potential(x, y), D={x: 1, (x, y): x, y: 1 + x**2}, Q={(x, y): y / 3}
 )
 
 
@@ -458,9 +450,7 @@ def test_a_wholly_symbolic_recipe_needs_no_energy():
     k = positive("k", default=2.0)
 
     def recipe(U):
-        return Recipe(
-            name="langevin", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): -1}
-        )
+        return Recipe(name="langevin", state=(theta, p), H=U + total(p**2) / 2, D={p: 1}, Q={(theta, p): -1})
 
     more = {"init": torch.tensor([0.5, -0.2], **double)}
     agree(

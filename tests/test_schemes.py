@@ -42,7 +42,7 @@ PAPER = {"G": euler(p), "R": friction(p), "W": force(p) + noise(p)}
 O = friction(p) + noise(p)
 
 Multiplicative = Recipe(
-    name="multiplicative", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: 1 + p**2}, Q={(theta, p): -1}
+    name="multiplicative", state=(theta, p), H=U + total(p**2) / 2, D={p: 1 + p**2}, Q={(theta, p): -1}
 )
 
 
@@ -401,7 +401,6 @@ def test_a_function_that_no_backend_knows_is_refused_by_name(function):
         Recipe(
             name="strange",
             state=(theta, p, xi),
-            target=theta,
             H=U + total(p**2) / 2 + xi**2 / 2,
             D={p: 1},
             Q={(theta, p): -1 - function(xi + 2) ** 2},
@@ -470,9 +469,7 @@ def test_a_state_of_another_dtype_than_compiled_for_is_refused():
 
 def test_a_misspelled_parameter_is_corrected_and_a_missing_one_named():
     friction_rate = positive("friction", doc="no default")
-    recipe = Recipe(
-        name="bare", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: friction_rate}, Q={(theta, p): -1}
-    )
+    recipe = Recipe(name="bare", state=(theta, p), H=U + total(p**2) / 2, D={p: friction_rate}, Q={(theta, p): -1})
     with pytest.raises(RecipeError, match="'fricton' is not a parameter. Did you mean 'friction'?"):
         compile(recipe)(STATE, 0.1, noise=NOISE, gradient=torch.sin, fricton=1.0)
     with pytest.raises(RecipeError, match="parameter 'friction' has no default"):
@@ -528,7 +525,6 @@ def renamed(one, two, three, mass, rate):
     return Recipe(
         name="renamed",
         state=(q, r, z),
-        target=q,
         H=potential(q) + total(r**2 / m) / 2 + n * z**2 / 2,
         D={r: k * m},
         Q={(q, r): -1, (r, z): r / n},
@@ -571,7 +567,6 @@ def test_every_draw_of_a_step_has_a_name_of_its_own():
     recipe = Recipe(
         name="two",
         state=(theta, q, r),
-        target=theta,
         H=U + total(q**2) / 2 + total(r**2) / 2,
         D={q: 0.6, r: 1.3},
         Q={(theta, q): -1, (theta, r): -1},
@@ -606,9 +601,7 @@ def test_every_draw_of_a_step_has_a_name_of_its_own():
 )
 def test_any_name_of_a_parameter_gives_a_standalone_optimizer(name):
     rate = positive(name, default=2.0)
-    recipe = Recipe(
-        name="renamed", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1}
-    )
+    recipe = Recipe(name="renamed", state=(theta, p), H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1})
     weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
     optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"](
         [weights], step_size=0.1, temperature=0.0

@@ -54,7 +54,6 @@ def totals_of_totals():
     return Recipe(
         name="totals",
         state=(theta, p, xi),
-        target=theta,
         H=H,
         D={p: m * (c + s / (1 + total(m) * n))},
         Q={(theta, p): -1, (p, xi): p / n, (theta, xi): sqrt(1 + total(theta) ** 2 / n)},
@@ -68,7 +67,6 @@ def jumping():
     return Recipe(
         name="jumping",
         state=(theta, p, xi),
-        target=theta,
         H=U + total(p**2 / m) / 2 + n * (xi - c) ** 2 / 2,
         D={p: m},
         Q={(theta, p): -1, (p, xi): p / n},

@@ -21,7 +21,6 @@ FAST, SLOW = potential(theta, name="fast"), potential(theta, name="slow")
 RESPA = Recipe(
     name="respa",
     state=(theta, p),
-    target=theta,
     H=FAST + SLOW + total(p**2) / 2,
     D={p: gamma},
     Q={(theta, p): -1},

@@ -552,7 +552,6 @@ m = positive("m", default=1.7)
 MEMORY = Recipe(
     name="memory-kernel",
     state=(theta, p, s, r),
-    target=theta,
     H=potential(theta) + total(p**2) / (2 * m) + total(s**2 + 2 * r**2) / 2,
     D={s: 1.3, r: 0.7, (s, r): 0.4},
     Q={(theta, p): -1, (p, s): -1.1, (p, r): -0.6, (s, r): 0.5},

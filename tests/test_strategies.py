@@ -141,12 +141,7 @@ def without_later_gradients(step):
 
 
 curled = Recipe(
-    name="curled",
-    state=(theta, p),
-    target=theta,
-    H=U + total(p**2) / 2,
-    D={p: 1 + theta**2},
-    Q={(theta, p): -1 - sin(p) ** 2},
+    name="curled", state=(theta, p), H=U + total(p**2) / 2, D={p: 1 + theta**2}, Q={(theta, p): -1 - sin(p) ** 2}
 )
 langevin = compiled(UnderdampedLangevin, "B A O A B")
 fresh = integrators.compile(UnderdampedLangevin, "B A O A B", reuse_gradient=False)

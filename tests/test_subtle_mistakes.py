@@ -66,7 +66,6 @@ def test_correlated_noise_must_be_positive_at_the_parameters_given():
     R = Recipe(
         name="correlated",
         state=(theta, p, s),
-        target=theta,
         H=potential(theta) + total(p**2 + s**2) / 2,
         D={p: 1, s: positive("d", default=0.3), (p, s): Rational(1, 5)},
         Q={(theta, p): -1},

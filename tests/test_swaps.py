@@ -377,6 +377,6 @@ def test_a_swap_whose_way_back_has_another_ratio_is_refused(monkeypatch):
 
 
 def test_a_swap_of_a_block_that_is_mapped_is_refused():
-    one = Recipe(name="one", state=(x, p), target=x, H=total(x**2 + p**2), D={x: 1, p: 1}, jumps={"S": swap(x, p)})
+    one = Recipe(name="one", state=(x, p), H=total(x**2 + p**2), D={x: 1, p: 1}, jumps={"S": swap(x, p)})
     with pytest.raises(RecipeError, match="would be in other coordinates"):
         mapped(one, x=vector("z"), by=lambda z: 2 * z)

@@ -146,7 +146,6 @@ def test_awkward_functions_and_names():
     recipe = Recipe(
         name="awkward",
         state=(double, p, R),
-        target=double,
         D={p: 1 + tanh(double) ** 2 + exp(-(p**2)), R: 1},
         H=potential(double) + total(p**2) / 2 + R**2 / 2,
         Q={(double, p): -1 - exp(-(double**2))},
@@ -223,7 +222,6 @@ def test_matrix_flows_have_their_constants_step_by_step():
     recipe = Recipe(
         name="gle",
         state=(theta, p, s),
-        target=theta,
         H=potential(theta) + total(p**2) / 2 + total(s**2) / 2,
         D={s: Rational(1, 2)},
         Q={(theta, p): -1, (p, s): 1},

@@ -63,7 +63,6 @@ def test_literals_are_of_the_type_of_the_state(D):
     recipe = Recipe(
         name="literals",
         state=(theta, p, xi),
-        target=theta,
         H=potential(theta) + total(p**2) / 2 + total(1) * xi**2 / 2,
         D={p: D, xi: 1 / total(1)},
         Q={(theta, p): -1, (p, xi): p / total(1)},
@@ -77,7 +76,7 @@ def test_literals_are_of_the_type_of_the_state(D):
 def test_what_is_led_back_into_its_domain(domain):
     x = vector("x", domain=domain)
     H = potential(x) + total(p**2) / 2
-    recipe = Recipe(name="ends", state=(x, p), target=x, H=H, D={p: 1}, Q={(x, p): -1})
+    recipe = Recipe(name="ends", state=(x, p), H=H, D={p: 1}, Q={(x, p): -1})
     at = torch.linspace(-0.9, 1.9, 6, dtype=torch.float64, device=TRITON).reshape(2, 3)
     state = {"x": at, "p": 3 * at.flip(0)}
     assert max(differences(both(recipe, None, "triton"), state, 1.9, gradient=torch.sin).values()) <= 1e-12

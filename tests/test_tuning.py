@@ -245,7 +245,6 @@ gamma, m = positive("gamma", default=1.0), positive("m", default=1.0, per=theta)
 RESPA = Recipe(
     name="respa",
     state=(theta, p),
-    target=theta,
     H=potential(theta, name="fast") + potential(theta, name="slow") + total(p**2 / m) / 2,
     D={p: gamma * m},
     Q={(theta, p): -1},

@@ -24,7 +24,6 @@ SameStep = replace(Levelled, name="levelled-before", order="same_step")
 Underdamped = Recipe(
     name="underdamped-contour",
     state=(theta, p),
-    target=theta,
     H=U + zeta * log(1 + U) + total(p**2) / 2,
     D={p: 2},
     Q={(theta, p): -1},

@@ -21,7 +21,7 @@ U = potential(theta)
 level = adapted("level")
 
 Tempered = Recipe(
-    name="tempered", state=(theta, xi), target=theta, H=U / (1 + xi**2) + xi**2 / 2, D={theta: 1, xi: 1}, scheme="Euler"
+    name="tempered", state=(theta, xi), H=U / (1 + xi**2) + xi**2 / 2, D={theta: 1, xi: 1}, scheme="Euler"
 )
 Levelled = Recipe(
     name="levelled",

@@ -245,7 +245,7 @@ def test_tensors_that_the_caller_returns_stay_as_they_are(backend):
 
 def test_a_total_of_a_parameter_per_site_and_a_chain_value_is_over_all_sites_also_where_the_parameter_is_a_number():
     m = positive("m", per=theta)
-    recipe = Recipe(name="noisy", state=(theta, xi), target=theta, H=potential(theta) + n * xi**2 / 2,
+    recipe = Recipe(name="noisy", state=(theta, xi), H=potential(theta) + n * xi**2 / 2,
                     D={theta: (m - xi) ** 2 + 1, xi: 1})  # fmt: skip
     works = []
     for backend in ("torch", "cpp"):
@@ -542,9 +542,7 @@ def test_adapted_quantities_may_be_held_still():
 def test_a_proposal_that_leaves_a_domain_or_the_numbers_is_rejected():
     """A chain of an unadjusted sampler would be lost."""
     positive = vector("theta", domain="positive")
-    gamma = Recipe(
-        name="gamma", state=(positive,), target=positive, H=total(positive - sympy.log(positive)), D={positive: 1}
-    )
+    gamma = Recipe(name="gamma", state=(positive,), H=total(positive - sympy.log(positive)), D={positive: 1})
     draws = sample(gamma, init=torch.ones(1, dtype=torch.float64), chains=500, steps=300, warmup=100, step_size=0.5,
                    metropolis=True, progress=False)  # fmt: skip
     of_chain = draws["theta"][..., 0].mean(1)
@@ -631,9 +629,7 @@ def test_a_block_may_bear_the_name_of_what_a_step_has_within_itself():
     def draws(names, backend):
         first, second, third = (vector(name) for name in names)
         H = potential(first) + total(second**4 + third**4) / 4
-        recipe = Recipe(
-            name="named", state=(first, second, third), target=first, H=H, D={first: 1, second: 1, third: 1}
-        )
+        recipe = Recipe(name="named", state=(first, second, third), H=H, D={first: 1, second: 1, third: 1})
         init = {name: torch.full((2,), 0.5 + k, dtype=torch.float64) for k, name in enumerate(names)}
         settings = dict(steps=20, step_size=0.1, metropolis=True, progress=False, backend=backend, keep=names)
         run = sample(recipe, Energy(first, U=total(first**4) / 4), init=init, **settings)
@@ -646,7 +642,7 @@ def test_a_block_may_bear_the_name_of_what_a_step_has_within_itself():
 
 
 def test_names_that_an_accepted_step_needs_are_refused():
-    named = Recipe(name="named", state=(theta,), target=theta, H=potential(theta), D={theta: positive("work")})
+    named = Recipe(name="named", state=(theta,), H=potential(theta), D={theta: positive("work")})
     with pytest.raises(RecipeError, match="'work' is a name in the state of an accepted step.*Rename"):
         integrators.metropolised(named)
 

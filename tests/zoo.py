@@ -17,16 +17,13 @@ QUARTIC = Energy(theta, U=total(theta**4) / 4)
 
 # ---- momenta
 
-HAMILTONIAN = Recipe(
-    name="hamiltonian", state=(theta, p), target=theta, H=U + total(p**2) / 2, D={}, Q={(theta, p): -1}
-)
+HAMILTONIAN = Recipe(name="hamiltonian", state=(theta, p), H=U + total(p**2) / 2, D={}, Q={(theta, p): -1})
 QUARTIC_KINETIC = Recipe(  # cubic friction: dp = ... - c p^3 dt + sqrt(2c) dW
-    name="quartic-kinetic", state=(theta, p), target=theta, H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1}
+    name="quartic-kinetic", state=(theta, p), H=U + total(p**4) / 4, D={p: c}, Q={(theta, p): -1}
 )
 GENERALISED_LANGEVIN = Recipe(  # friction with memory: p is coupled to s, which is damped; Ceriotti et al. (2010)
     name="generalised-langevin",
     state=(theta, p, s),
-    target=theta,
     H=U + total(p**2) / 2 + total(s**2) / 2,
     D={s: a},
     Q={(theta, p): -1, (p, s): c},
@@ -35,13 +32,11 @@ JOINT = {"O": (friction(p), s)}  # the letter that solves p and s of GENERALISED
 NOSE_HOOVER = Recipe(
     name="nose-hoover",
     state=(theta, p, xi),
-    target=theta,
     H=U + total(p**2) / 2 + n * xi**2 / 2,
     D={},
     Q={(theta, p): -1, (p, xi): p / n},
     jumps={"R": refresh(p)},
     scheme="R A' B O B A'",
-    pieces={},
 )
 MAGNETIC = Recipe(  # the O piece turns and damps (px, py) jointly
     name="magnetic",
