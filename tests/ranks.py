@@ -13,16 +13,11 @@ from samplers import distributed
 from samplers.files import storage
 from samplers.target.targets import TARGETS
 
+BANANA, LADDER = TARGETS["banana"], samplers.Ladder(1, 2)
+POINTS = torch.linspace(-1, 1, 14).reshape(7, 2)
 RUNS = {
     "kernel": dict(
-        recipe=samplers.SGNHT,
-        energy=TARGETS["banana"],
-        init=torch.linspace(-1, 1, 14).reshape(7, 2),
-        chains=7,
-        steps=60,
-        thin=2,
-        keep="xi",
-        backend="cpp",
+        recipe=samplers.SGNHT, energy=BANANA, init=POINTS, chains=7, steps=60, thin=2, keep="xi", backend="cpp"
     ),
     "torch": dict(
         recipe=samplers.UnderdampedLangevin,
@@ -31,36 +26,19 @@ RUNS = {
         chains=6,
         data=torch.linspace(-1, 1, 80).reshape(40, 2),
         batch_size=4,
-        steps=40,
     ),
     "accepted": dict(
-        recipe=samplers.HMC,
-        energy=TARGETS["gaussian"],
-        init=torch.zeros(2),
-        chains=5,
-        steps=40,
-        metropolis=True,
-        temperature=samplers.Ladder(1, 2, swap_every=10),
-        step_size=1.2,
+        recipe=samplers.HMC, energy=TARGETS["gaussian"], chains=5, metropolis=True, temperature=LADDER, step_size=1.2
     ),
-    "lost": dict(
-        recipe=samplers.SGLD,
-        energy=TARGETS["banana"],
-        init=torch.zeros(2),
-        chains=64,
-        steps=100,
-        step_size=0.05,
-        seed=3,
-        backend="torch",
-    ),
+    "lost": dict(recipe=samplers.SGLD, energy=BANANA, chains=64, steps=100, step_size=0.05, seed=3, backend="torch"),
 }
 
 
 def drawn(name, **more):
-    how = dict(RUNS[name]) | more
+    how = dict(init=torch.zeros(2), steps=40, step_size=0.02, progress=False) | RUNS[name] | more
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return distributed.sample(how.pop("recipe"), how.pop("energy"), **{"step_size": 0.02, "progress": False, **how})
+        return distributed.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 
 def trained(rank, ranks, steps=15, folder=None):

@@ -59,67 +59,22 @@ def stopped_after(monkeypatch, saves, run):
     monkeypatch.setattr(storage, "write", write)
 
 
+BANANA = dict(energy=TARGETS["banana"], init=torch.zeros(2))
+LANGEVIN = samplers.UnderdampedLangevin
+ON_DATA = dict(energy=by_hand, init=torch.zeros(4), data=data(), batch_size=7)
+LADDER = samplers.Ladder(1, 2, 4, swap_every=4)
 CASES = {
-    "kernel": dict(
-        recipe=samplers.SGNHT,
-        energy=TARGETS["banana"],
-        init=torch.zeros(2),
-        steps=200,
-        thin=7,
-        keep="xi",
-        backend="cpp",
-    ),
-    "kernel, data": dict(
-        recipe=samplers.UnderdampedLangevin,
-        energy=LOGISTIC,
-        init=torch.zeros(4),
-        data=data(),
-        batch_size=7,
-        steps=100,
-        backend="cpp",
-    ),
-    "sweep": dict(
-        recipe=samplers.PSGLD,
-        energy=by_hand,
-        init=torch.zeros(4),
-        data=data(),
-        batch_size=7,
-        steps=50,
-        step_size=1e-3,
-        backend="cpp",
-    ),
-    "torch": dict(
-        recipe=samplers.UnderdampedLangevin,
-        energy=by_hand,
-        init=torch.zeros(4),
-        data=data(),
-        batch_size=7,
-        steps=50,
-        backend="torch",
-    ),
-    "temperatures": dict(
-        recipe=samplers.SGNHT,
-        energy=TARGETS["banana"],
-        init=torch.zeros(2),
-        steps=60,
-        thin=7,
-        keep="xi",
-        temperature=samplers.Ladder(1, 2, 4, swap_every=4),
-        metropolis=True,
-        backend="cpp",
-    ),
-    "explicit": dict(
-        recipe=STOCK["sgrld-dense"].recipe,
-        energy=TARGETS["banana"],
-        init={"x": torch.zeros(()), "y": torch.zeros(())},
-        steps=40,
-    ),
-    "phases": dict(
+    "kernel": BANANA | dict(recipe=samplers.SGNHT, steps=200, thin=7, keep="xi", backend="cpp"),
+    "kernel, data": ON_DATA | dict(recipe=LANGEVIN, energy=LOGISTIC, steps=100, backend="cpp"),
+    "sweep": ON_DATA | dict(recipe=samplers.PSGLD, steps=50, step_size=1e-3, backend="cpp"),
+    "torch": ON_DATA | dict(recipe=LANGEVIN, steps=50, backend="torch"),
+    "temperatures": BANANA
+    | dict(recipe=samplers.SGNHT, steps=60, thin=7, keep="xi", temperature=LADDER, metropolis=True, backend="cpp"),
+    "explicit": BANANA
+    | dict(recipe=STOCK["sgrld-dense"].recipe, init={"x": torch.zeros(()), "y": torch.zeros(())}, steps=40),
+    "phases": ON_DATA
+    | dict(
         recipe=samplers.SANTA,
-        energy=by_hand,
-        init=torch.zeros(4),
-        data=data(),
-        batch_size=7,
         thin=3,
         phases=[
             samplers.Phase(20, keep=False, temperature=lambda k: 2 / (1 + k)),
@@ -131,8 +86,7 @@ CASES = {
 
 
 def drawn(name, **more):
-    how = dict(CASES[name])
-    how = dict(chains=3, step_size=0.01, progress=False) | how | more
+    how = dict(chains=3, step_size=0.01, progress=False) | CASES[name] | more
     return samplers.sample(how.pop("recipe"), how.pop("energy"), **how)
 
 

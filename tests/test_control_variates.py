@@ -608,72 +608,48 @@ def SUM(w, batch):
 
 
 C = torch.zeros(3, dtype=F64)
+
+
+def centred(energy=LOGISTIC, center=C, data=(X, Y), **more):
+    return lambda: control_variate(energy, center, data, **more)
+
+
+def elsewhere():
+    corrected, run = control_variate(LOGISTIC, C, (X, Y)), dict(init=C, step_size=0.1, batch_size=B, progress=False)
+    samplers.sample(samplers.SGLD, corrected, data=(X[1:], Y[1:]), **run)
+
+
 WRONG = {
     # control_variate and find_mode
-    "an energy of text": (lambda: control_variate("U", C, (X, Y)), ["control_variate, energy", "'U'"]),
-    "an energy without a batch": (
-        lambda: control_variate(lambda w: (w**2).sum(), C, (X, Y)),
-        ["control_variate, energy", "2 argument(s)"],
-    ),
-    "an energy of many values": (
-        lambda: control_variate(lambda w, batch: w**2, C, (X, Y)),
-        ["control_variate, energy", "one number"],
-    ),
-    "an energy that is a sum": (
-        lambda: control_variate(SUM, C, (X, Y)),
-        ["control_variate, energy", "halves", "num_data times the mean"],
-    ),
+    "an energy of text": (centred("U"), ["control_variate, energy", "'U'"]),
+    "an energy without a batch": (centred(lambda w: (w**2).sum()), ["control_variate, energy", "2 argument(s)"]),
+    "an energy of many values": (centred(lambda w, batch: w**2), ["control_variate, energy", "one number"]),
+    "an energy that is a sum": (centred(SUM), ["control_variate, energy", "halves", "num_data times the mean"]),
     "an energy with .item()": (
-        lambda: control_variate(lambda w, b: (w * w[0].item()).sum() + (b[0] @ w).mean(), C, (X, Y)),
+        centred(lambda w, b: (w * w[0].item()).sum() + (b[0] @ w).mean()),
         ["control_variate, energy", "many chains"],
     ),
-    "a symbolic energy": (
-        lambda: control_variate(Energy(V, U=total(V**2)), C, (X, Y)),
-        ["control_variate, energy", "torch function"],
-    ),
-    "a posterior of other data": (
-        lambda: control_variate(LOGISTIC, C, (X[1:], Y[1:])),
-        ["control_variate, energy", "60", "59"],
-    ),
-    "a run on other data": (
-        lambda: samplers.sample(
-            samplers.SGLD,
-            control_variate(LOGISTIC, C, (X, Y)),
-            init=C,
-            step_size=0.1,
-            batch_size=B,
-            data=(X[1:], Y[1:]),
-            progress=False,
-        ),
-        ["sample, energy", "60", "59"],
-    ),
-    "data of different lengths": (lambda: control_variate(LOGISTIC, C, (X, Y[1:])), ["control_variate, data", "59"]),
-    "data of another type": (
-        lambda: control_variate(LOGISTIC, C, (X.float(), Y)),
-        ["control_variate, data", "float32", "float64"],
-    ),
-    "a center of integers": (
-        lambda: control_variate(LOGISTIC, torch.zeros(3).long(), (X, Y)),
-        ["control_variate, center", "real"],
-    ),
-    "a center that is not finite": (
-        lambda: control_variate(LOGISTIC, C + math.inf, (X, Y)),
-        ["control_variate, center", "finite"],
-    ),
-    "no center": (lambda: control_variate(LOGISTIC, {}, (X, Y)), ["control_variate, center", "no tensors"]),
+    "a symbolic energy": (centred(Energy(V, U=total(V**2))), ["control_variate, energy", "torch function"]),
+    "a posterior of other data": (centred(data=(X[1:], Y[1:])), ["control_variate, energy", "60", "59"]),
+    "a run on other data": (elsewhere, ["sample, energy", "60", "59"]),
+    "data of different lengths": (centred(data=(X, Y[1:])), ["control_variate, data", "59"]),
+    "data of another type": (centred(data=(X.float(), Y)), ["control_variate, data", "float32", "float64"]),
+    "a center of integers": (centred(center=torch.zeros(3).long()), ["control_variate, center", "real"]),
+    "a center that is not finite": (centred(center=C + math.inf), ["control_variate, center", "finite"]),
+    "no center": (centred(center={}), ["control_variate, center", "no tensors"]),
     "a center at a kink": (
-        lambda: control_variate(lambda w, b: w.abs().sqrt().sum() + (b[0] @ w).mean() * N, C, (X, Y)),
+        centred(lambda w, b: w.abs().sqrt().sum() + (b[0] @ w).mean() * N),
         ["control_variate, center", "not finite"],
     ),
     "a center of another shape": (
-        lambda: control_variate(lambda w, b: (w**2).sum(), torch.zeros(4, dtype=F64), (X, Y))(C, (X, Y)),
+        lambda: centred(lambda w, b: (w**2).sum(), torch.zeros(4, dtype=F64))()(C, (X, Y)),
         ["control_variate, center", "(4,)", "(3,)"],
     ),
     "a center of other names": (
-        lambda: control_variate(LOGISTIC, POINTS["named"](0), (X, Y))(C, (X, Y)),
+        lambda: centred(center=POINTS["named"](0))()(C, (X, Y)),
         ["control_variate, center", "weight", "(3,)"],
     ),
-    "no chunk": (lambda: control_variate(LOGISTIC, C, (X, Y), chunk=0), ["control_variate, chunk", "0"]),
+    "no chunk": (centred(chunk=0), ["control_variate, chunk", "0"]),
     "a mode at infinity": (
         lambda: find_mode(lambda w: -(w**2).sum() - (w**4).sum(), C + 1),
         ["find_mode", "not finite"],

@@ -669,28 +669,25 @@ def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_
             state["theta"] = weights.detach()[None].clone()
 
 
-def test_at_temperature_0_the_word_F_A_is_sgd_with_momentum():
-    step_size, gamma = 0.07, 1.3
-    optimizer = standalone(compile(UnderdampedLangevin, "F A"))["Optimizer"]
-    response = -math.expm1(-gamma * step_size) / (gamma * step_size)
-    ours = trained(lambda w: optimizer(w, step_size=step_size, gamma=gamma, m=1.0, temperature=0.0))
-    torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 * response, momentum=math.exp(-gamma * step_size)))
-    assert (ours - torchs).abs().max() <= 1e-12
+def sgd_of_an_exact_friction(h, gamma):
+    """That of the word F A: the force acts over the time in which momenta forget."""
+    return dict(lr=-h * math.expm1(-gamma * h) / gamma, momentum=math.exp(-gamma * h))
 
 
-def test_at_temperature_0_the_word_G_A_is_sgd_with_momentum():
-    step_size, friction_rate, mass = 0.07, 1.3, 1.7
-    optimizer = standalone(compile(SGHMC, "G A", pieces=PAPER))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, step_size=step_size, C=friction_rate * mass, m=mass, temperature=0.0))
-    momentum = 1 - friction_rate * step_size
-    torchs = trained(lambda w: torch.optim.SGD(w, lr=step_size**2 / mass, momentum=momentum))
-    assert (ours - torchs).abs().max() <= 1e-12
+LIKE_SGD = {  # a step, its settings, and those of torch's SGD that it is at temperature 0
+    "F A": (UnderdampedLangevin, dict(step_size=0.07, gamma=1.3, m=1.0), sgd_of_an_exact_friction(0.07, 1.3)),
+    "G A": (SGHMC, dict(step_size=0.07, C=1.3 * 1.7, m=1.7), dict(lr=0.07**2 / 1.7, momentum=1 - 1.3 * 0.07)),
+    "Euler": (SGLD, dict(step_size=0.03), dict(lr=0.03)),
+    "Euler, of a mean loss": (SGLD, dict(step_size=0.001, num_data=30), dict(lr=0.03)),
+}
 
 
-def test_at_temperature_0_sgld_is_sgd():
-    optimizer = standalone(compile(SGLD))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, step_size=0.03, temperature=0.0))
-    assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
+@pytest.mark.parametrize("word", LIKE_SGD)
+def test_at_temperature_0_the_standalone_optimizer_is_sgd(word):
+    recipe, how, as_sgd = LIKE_SGD[word]
+    step = compile(recipe, word.split(",")[0], pieces=PAPER if word == "G A" else {})
+    ours = trained(lambda w: standalone(step)["Optimizer"](w, temperature=0.0, **how))
+    assert (ours - trained(lambda w: torch.optim.SGD(w, **as_sgd))).abs().max() <= 1e-12
 
 
 def test_the_optimizer_goes_round_the_same_cycle_as_the_step():
@@ -728,12 +725,6 @@ def test_the_optimizer_repeats_its_seed_and_no_other():
     optimizer = standalone(compile(SGHMC, "F A"))["Optimizer"]
     runs = [trained(lambda w: optimizer(w, step_size=0.03, seed=seed), steps=5) for seed in (4, 4, 5)]
     assert torch.equal(runs[0], runs[1]) and (runs[0] - runs[2]).abs().min() > 0
-
-
-def test_the_optimizer_scales_a_mean_loss_by_the_number_of_data():
-    optimizer = standalone(compile(SGLD))["Optimizer"]
-    ours = trained(lambda w: optimizer(w, step_size=0.001, num_data=30, temperature=0.0))
-    assert (ours - trained(lambda w: torch.optim.SGD(w, lr=0.03))).abs().max() <= 1e-12
 
 
 LIKE_THE_LIBRARY = ["sgld", "psgld-same-step", "sghmc", "sgnht", "msgnht", "atmc", "underdamped-langevin", "santa"]

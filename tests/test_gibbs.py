@@ -160,49 +160,39 @@ def theta_of_unlike_form():
 # ---- laws that are others
 
 
+def redrawn(recipe, block, law):
+    return lambda: replace(recipe, jumps={"G": gibbs(block, law)})
+
+
 def gamma_with(shape, rate):
-    return lambda: replace(GAMMA, jumps={"G": gibbs(tau, laws.Gamma(shape, rate))})
+    return redrawn(GAMMA, tau, laws.Gamma(shape, rate))
 
 
 WRONG = {
     "half of the sites forgotten": (gamma_with(a, b + S / 2), ["further factor tau**(n/2)"]),
     "a shape that is one off": (gamma_with(a + n / 2 - 1, b + S / 2), ["further factor tau"]),
     "squares that are not halved": (gamma_with(a + n / 2, b + S), ["further factor exp(tau*total(theta**2)/2)"]),
-    "a variance for a precision": (
-        lambda: replace(NORMAL, jumps={"G": gibbs(m, laws.Normal(total(theta), a))}),
-        ["is N(total(theta), a) times"],
-    ),
-    "another mean": (lambda: replace(NORMAL, jumps={"G": gibbs(m, laws.Normal(0, 1 / a))}), ["further factor"]),
+    "a variance for a precision": (redrawn(NORMAL, m, laws.Normal(total(theta), a)), ["is N(total(theta), a) times"]),
+    "another mean": (redrawn(NORMAL, m, laws.Normal(0, 1 / a)), ["further factor"]),
     "odds the other way round": (
-        lambda: replace(BERNOULLI, jumps={"G": gibbs(on, laws.Bernoulli(1 / (1 + exp(b - a * theta))))}),
+        redrawn(BERNOULLI, on, laws.Bernoulli(1 / (1 + exp(b - a * theta)))),
         ["further factor"],
     ),
     "weights without their prior": (
-        lambda: replace(
-            CATEGORICAL, jumps={"G": gibbs(kind, laws.Categorical(*(exp(-((theta - c) ** 2) / 2) for c in CENTRES)))}
-        ),
+        redrawn(CATEGORICAL, kind, laws.Categorical(*(exp(-((theta - c) ** 2) / 2) for c in CENTRES))),
         ["further factor"],
     ),
-    "a domain of another law": (
-        lambda: replace(NORMAL, jumps={"G": gibbs(m, laws.Gamma(1, 1))}),
-        ["m is real", "positive"],
-    ),
+    "a domain of another law": (redrawn(NORMAL, m, laws.Gamma(1, 1)), ["m is real", "positive"]),
     "two weights for three categories": (
-        lambda: replace(CATEGORICAL, jumps={"G": gibbs(kind, laws.Categorical(1, 1))}),
+        redrawn(CATEGORICAL, kind, laws.Categorical(1, 1)),
         ["kind is one of 3 categories", "as many categories as weights"],
     ),
     "sites that are not independent": (
         lambda: latent(x, (total(x) - a) ** 2 + total(x**2), laws.Normal(0, 1)),
         ["the sites of x are not independent"],
     ),
-    "a law of itself": (
-        lambda: replace(GAMMA, jumps={"G": gibbs(tau, laws.Gamma(a, tau))}),
-        ["tau reads tau", "without tau"],
-    ),
-    "one value per site for one number": (
-        lambda: replace(GAMMA, jumps={"G": gibbs(tau, laws.Gamma(a, b + theta**2))}),
-        ["one value per site", "total()"],
-    ),
+    "a law of itself": (gamma_with(a, tau), ["tau reads tau", "without tau"]),
+    "one value per site for one number": (gamma_with(a, b + theta**2), ["one value per site", "total()"]),
     "the block of an open U": (
         lambda: Recipe(
             name="open", state=(theta,), H=potential(theta), D={theta: 1}, jumps={"G": gibbs(theta, laws.Normal(0, 1))}

@@ -236,78 +236,76 @@ def noisy(theta):
 
 MINIBATCH = dict(recipe="sghmc", data=DATA, batch_size=20, step_size=0.01)
 
+
+def given(words, gradient, energy=None, **settings):
+    return dict(gradient=gradient, **settings), energy, words
+
+
 WRONG = {
-    "the log density's": (dict(gradient=lambda t: -slope(t)), value, "-1 times.*log density.*return minus that"),
-    "another factor": (dict(gradient=lambda t: slope(t) / 50), value, "0.02 times the derivative of U"),
-    "no factor": (dict(gradient=lambda t: slope(t) + [0, 1]), value, "its slope is .* differences of U say"),
-    "a missing prior": (
-        dict(gradient=lambda t, b: slope_of_regression(t, b) - 100 * t, **MINIBATCH),
-        regression,
+    "the log density's": given("-1 times.*log density.*return minus that", lambda t: -slope(t), value),
+    "another factor": given("0.02 times the derivative of U", lambda t: slope(t) / 50, value),
+    "no factor": given("its slope is .* differences of U say", lambda t: slope(t) + [0, 1], value),
+    "a missing prior": given(
         "its slope is .* differences of U say",
-    ),
-    "a curl": (dict(gradient=lambda t: t @ np.array([[1.0, 2.0], [0.0, 1.0]]).T), None, "the gradient of no U: v J w"),
-    "a curl in single precision": (
-        dict(gradient=lambda t: t @ np.array([[1, 2], [0, 1]], dtype="float32"), init=torch.zeros(2)),
-        None,
-        "the gradient of no U",
-    ),
-    "a curl on minibatches": (
-        dict(gradient=lambda t, b: slope_of_regression(t, b) + [30 * t[1], 0], **MINIBATCH),
-        None,
-        "the gradient of no U",
-    ),
-    "a curl between parameters": (
-        dict(gradient=lambda t: {"w": t["w"] + t["b"], "b": t["b"]}, init=NAMED),
-        None,
-        "the gradient of no U",
-    ),
-    "a mean": (
-        dict(gradient=lambda t, b: slope_of_regression(t, b) / 200, **MINIBATCH),
+        lambda t, b: slope_of_regression(t, b) - 100 * t,
         regression,
+        **MINIBATCH,
+    ),
+    "a curl": given("the gradient of no U: v J w", lambda t: t @ np.array([[1.0, 2.0], [0.0, 1.0]]).T),
+    "a curl in single precision": given(
+        "the gradient of no U", lambda t: t @ np.array([[1, 2], [0, 1]], dtype="float32"), init=torch.zeros(2)
+    ),
+    "a curl on minibatches": given(
+        "the gradient of no U", lambda t, b: slope_of_regression(t, b) + [30 * t[1], 0], **MINIBATCH
+    ),
+    "a curl between parameters": given(
+        "the gradient of no U", lambda t: {"w": t["w"] + t["b"], "b": t["b"]}, init=NAMED
+    ),
+    "a mean": given(
         "a mean over 200 data, where U is a sum. Return 200 times that",
-    ),
-    "a mean of the log density": (
-        dict(gradient=lambda t, b: -slope_of_regression(t, b) / 200, **MINIBATCH),
+        lambda t, b: slope_of_regression(t, b) / 200,
         regression,
+        **MINIBATCH,
+    ),
+    "a mean of the log density": given(
         "a mean of the log density over 200 data",
+        lambda t, b: -slope_of_regression(t, b) / 200,
+        regression,
+        **MINIBATCH,
     ),
-    "a pair of another energy": (
-        dict(gradient=lambda t: (value(t) * 2, slope(t))),
-        None,
-        "0.5 times the derivative of U",
-    ),
-    "shape": (dict(gradient=lambda t: t[:1]), None, r"theta of shape \(2,\), the gradient has the shape \(1,\)"),
-    "shape of the value": (dict(gradient=slope), lambda t: t, r"the value has the shape \(2,\), not \(\)"),
-    "whole numbers": (dict(gradient=lambda t: t.astype(int)), None, "int64 numbers"),
-    "complex": (dict(gradient=lambda t: t * 1j), None, "complex128 numbers"),
-    "nothing": (dict(gradient=lambda t: None), None, "object numbers"),
-    "names": (dict(gradient=lambda t: t["w"], init=NAMED), None, "dict of w, b, and it returns a ndarray"),
-    "other names": (dict(gradient=lambda t: {"w": t["w"]}, init=NAMED), None, r"returns \['w'\]"),
-    "raises": (dict(gradient=lambda t: 1 / 0), None, "ZeroDivisionError: division by zero"),
-    "no batch": (
-        dict(gradient=slope, data=np.ones((5, 2)), batch_size=2),
-        None,
-        "With data the batch is its second argument",
-    ),
-    "float64 data": (
-        dict(gradient=slope_of_regression, init=torch.zeros(2), data=np.ones((5, 2)), batch_size=2),
-        None,
+    "a pair of another energy": given("0.5 times the derivative of U", lambda t: (value(t) * 2, slope(t))),
+    "shape": given(r"theta of shape \(2,\), the gradient has the shape \(1,\)", lambda t: t[:1]),
+    "shape of the value": given(r"the value has the shape \(2,\), not \(\)", slope, lambda t: t),
+    "whole numbers": given("int64 numbers", lambda t: t.astype(int)),
+    "complex": given("complex128 numbers", lambda t: t * 1j),
+    "nothing": given("object numbers", lambda t: None),
+    "names": given("dict of w, b, and it returns a ndarray", lambda t: t["w"], init=NAMED),
+    "other names": given(r"returns \['w'\]", lambda t: {"w": t["w"]}, init=NAMED),
+    "raises": given("ZeroDivisionError: division by zero", lambda t: 1 / 0),
+    "no batch": given("With data the batch is its second argument", slope, data=np.ones((5, 2)), batch_size=2),
+    "float64 data": given(
         "X.astype of numpy, or init to torch.float64",
+        slope_of_regression,
+        init=torch.zeros(2),
+        data=np.ones((5, 2)),
+        batch_size=2,
     ),
-    "arguments": (dict(gradient=lambda t, b: t), None, "missing 1 required positional argument"),
-    "random": (dict(gradient=noisy), None, "other numbers each time"),
-    "not finite": (dict(gradient=lambda t: t * np.nan), None, "not finite at the start of chain 0"),
-    "no function": (dict(gradient=3), None, "beside gradient= it is a function of numpy arrays, got 3"),
-    "no energy": (dict(gradient=slope), 3, "beside gradient= it is a function of numpy arrays, got 3"),
-    "symbolic": (dict(gradient=slope), Energy(vector("t"), U=1), "the energy is a Energy, whose gradient is derived"),
-    "no value to accept by": (dict(gradient=slope, recipe="mala", metropolis=True), None, "gradient= brings none"),
-    "no value to compare": (
-        dict(gradient=slope, recipe="underdamped-langevin", gamma=1.0, temperature=[1, 2]),
-        None,
+    "arguments": given("missing 1 required positional argument", lambda t, b: t),
+    "random": given("other numbers each time", noisy),
+    "not finite": given("not finite at the start of chain 0", lambda t: t * np.nan),
+    "no function": given("beside gradient= it is a function of numpy arrays, got 3", 3),
+    "no energy": given("beside gradient= it is a function of numpy arrays, got 3", slope, 3),
+    "symbolic": given("the energy is a Energy, whose gradient is derived", slope, Energy(vector("t"), U=1)),
+    "no value to accept by": given("gradient= brings none", slope, recipe="mala", metropolis=True),
+    "no value to compare": given(
         "compares values of U, and gradient= brings none",
+        slope,
+        recipe="underdamped-langevin",
+        gamma=1.0,
+        temperature=[1, 2],
     ),
-    "no value to tune by": (dict(gradient=slope, step_size="auto"), None, "gradient= brings none"),
-    "second derivatives": (dict(gradient=slope, recipe="psgld-gamma", step_size=0.01), value, "second derivatives"),
+    "no value to tune by": given("gradient= brings none", slope, step_size="auto"),
+    "second derivatives": given("second derivatives", slope, value, recipe="psgld-gamma", step_size=0.01),
 }
 
 

@@ -4,7 +4,7 @@ U = theta^4/4 + theta^2/2 - 0.4 theta; mass, temperature, friction and thermosta
 quantities are frozen at values away from 0 and 1, and a budget for gradient noise is met by a noisy gradient.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -198,27 +198,16 @@ SAMPLERS = {
         num_data=N,
         constants={"V": V, "V_last": V_last},
     ),
-    "sgld-sa": sampler("sgld-sa", quartic(40, shrunk, sigma**2), **SPIKE, constants=LATENTS),
-    "sgld-sa-classification": sampler("sgld-sa-classification", quartic(40, shrunk), **SPIKE, constants=LATENTS),
-    "sgld-sa-marginal": sampler("sgld-sa-marginal", quartic(60, mixed, sigma**2), **PRIOR),
-    "sgld-sa-gibbs": sampler("sgld-sa-gibbs", quartic(40, others, sigma**2) | BINARY, **PRIOR, coupling=drawn),
 }
-for mode, latents in {"": {"constants": LATENTS}, "-classification": {"constants": LATENTS}, "-marginal": {}}.items():
-    overdamped = SAMPLERS[f"sgld-sa{mode}"]
-    SAMPLERS[f"sghmc-sa{mode}"] = sampler(
-        f"sghmc-sa{mode}", overdamped.law | {"p": LANGEVIN["p"]}, **FRICTION, **overdamped.parameters, **latents
-    )
-SAMPLERS["sghmc-sa-gibbs"] = sampler(
-    "sghmc-sa-gibbs",
-    SAMPLERS["sgld-sa-gibbs"].law | {"p": gaussian(0, m * T, 9)},
-    **FRICTION,
-    **PRIOR,
-    coupling=lambda x, p, g: drawn(x, g),
-)
-for family in ("sgld-sa", "sghmc-sa"):  # of a classification, where U stands as it is
-    for mode, law in {"marginal": quartic(60, mixed), "gibbs": quartic(40, others) | BINARY}.items():
-        regression, name = SAMPLERS[f"{family}-{mode}"], f"{family}-classification-{mode}"
-        SAMPLERS[name] = replace(regression, declared=name, law=regression.law | law)
+for likelihood, scale in {"": sigma**2, "-classification": 1.0}.items():  # of a classification U stands as it is
+    latents = dict(law=quartic(40, shrunk, scale), **SPIKE, constants=LATENTS)
+    priors = dict(law=quartic(60, mixed, scale), **PRIOR)
+    drawn_anew = dict(law=quartic(40, others, scale) | BINARY, **PRIOR, coupling=lambda x, *at: drawn(x, at[-1]))
+    for mode, given in {"": latents, "-marginal": priors, "-gibbs": drawn_anew}.items():
+        over, under = f"sgld-sa{likelihood}{mode}", f"sghmc-sa{likelihood}{mode}"
+        momenta = {"p": gaussian(0, m * T, 9) if mode == "-gibbs" else LANGEVIN["p"]}
+        SAMPLERS[over] = sampler(over, **given)
+        SAMPLERS[under] = sampler(under, **given | {"law": given["law"] | momenta}, **FRICTION)
 
 SAMPLERS |= {
     "quartic kinetic": Sampler(

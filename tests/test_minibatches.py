@@ -235,6 +235,14 @@ def test_the_batches_of_the_ranks_laid_end_to_end_are_those_of_one(world, share,
 
 
 X = torch.zeros(10, 2)
+
+
+def continued(data=X, batch_size=5, seed=0, change=(), **settings):
+    """Batches of five rows that go on where others have been."""
+    place = Minibatches(data, batch_size, **settings).state_dict() | dict(change)
+    return lambda: Minibatches(X, 5, seed=seed).load_state_dict(place)
+
+
 WRONG = {
     "no data": (lambda: Minibatches(X[:0], 1), ["data", "none"]),
     "an empty dataset": (lambda: Minibatches(Numbers(0), 1), ["data", "none"]),
@@ -262,30 +270,12 @@ WRONG = {
     ),
     "a count below 0": (lambda: Minibatches(X, 5).state_dict(seen=-1), ["seen", "-1"]),
     "no place": (lambda: Minibatches(X, 5).load_state_dict({"epoch": 1}), ["load_state_dict", "no place"]),
-    "another seed": (
-        lambda: Minibatches(X, 5, seed=1).load_state_dict(Minibatches(X, 5).state_dict()),
-        ["load_state_dict", "seed = 0", "1"],
-    ),
-    "other data": (
-        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X[1:], 5).state_dict()),
-        ["num_data = 9", "10"],
-    ),
-    "another size": (
-        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 2).state_dict()),
-        ["batch_size = 2", "5"],
-    ),
-    "another law": (
-        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, replacement=True).state_dict()),
-        ["replacement = 1", "0"],
-    ),
-    "another end": (
-        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5, drop_last=False).state_dict()),
-        ["drop_last = 0", "1"],
-    ),
-    "a place beyond": (
-        lambda: Minibatches(X, 5).load_state_dict(Minibatches(X, 5).state_dict() | {"batch": 2}),
-        ["batch", "2", "0 to 1"],
-    ),
+    "another seed": (continued(seed=1), ["load_state_dict", "seed = 0", "1"]),
+    "other data": (continued(X[1:]), ["num_data = 9", "10"]),
+    "another size": (continued(batch_size=2), ["batch_size = 2", "5"]),
+    "another law": (continued(replacement=True), ["replacement = 1", "0"]),
+    "another end": (continued(drop_last=False), ["drop_last = 0", "1"]),
+    "a place beyond": (continued(change={"batch": 2}), ["batch", "2", "0 to 1"]),
 }
 
 
