@@ -29,6 +29,7 @@ import atmc_thermostats
 import coefficients
 import isgd_gaussian
 import isgd_lenet
+import isgd_momentum
 import isgd_uci
 import psgld_a9a
 import psgld_australian
@@ -62,6 +63,7 @@ MODULES = (
     spike_networks,
     spike_stability,
     isgd_gaussian,
+    isgd_momentum,
     isgd_uci,
     isgd_lenet,
     santa_double_well,
