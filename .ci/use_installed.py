@@ -13,7 +13,7 @@ import integrators
 import recipe
 import samplers
 from integrators.noise import Key
-from recipe import Recipe, positive, potential, total, vector
+from recipe import Energy, Recipe, positive, potential, total, vector
 
 
 def check_files(listed: list[str]) -> None:
@@ -60,9 +60,10 @@ def check_sampling() -> None:
 
 def check_names() -> None:
     """What a type checker says of names and values is what they are."""
+    theta = vector("theta")
     draws: samplers.Draws = samplers.sample(
         samplers.SGHMC,
-        lambda theta: (theta**2).sum() / 2,
+        Energy(theta, U=total(theta**2) / 2),
         init=torch.zeros(2),
         steps=500,
         step_size=0.1,

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from sympy import Dummy
 
@@ -29,7 +30,7 @@ def compile(
     recipe: Recipe,
     scheme: Word | None = None,
     *,
-    pieces: Mapping | None = None,
+    pieces: Mapping[Any, Any] | None = None,
     energy: Energy | None = None,
     backend: str = "auto",
     dtype: object = None,

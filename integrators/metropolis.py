@@ -7,6 +7,7 @@ without curl is then MALA, a step with a momentum drawn anew HMC, a step with a 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sympy import And, Expr, Piecewise, S, Symbol, exp
 
@@ -40,7 +41,7 @@ def metropolised(
     recipe: Recipe,
     scheme: Word | None = None,
     *,
-    pieces: Mapping | None = None,
+    pieces: Mapping[Any, Any] | None = None,
     energy: Energy | None = None,
     repeat: int = 1,
     backend: str = "auto",

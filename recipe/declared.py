@@ -10,7 +10,7 @@ from .arguments import is_number, text
 from .domains import NAMED, Domain, domain_of
 from .errors import RecipeError
 
-DomainName = str | tuple | Domain
+DomainName = str | tuple[Any, ...] | Domain
 
 RESERVED = {
     "h": "the step size",

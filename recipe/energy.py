@@ -31,9 +31,9 @@ class Energy:
     (x + y/2, x/2 + y)
     """
 
-    coordinates: tuple[Symbol, ...]
+    coordinates: Symbol | tuple[Symbol, ...]
     U: Expr
-    data: tuple[Datum, ...] = ()
+    data: Datum | tuple[Datum, ...] = ()
 
     def __post_init__(self) -> None:
         coordinates = self.coordinates

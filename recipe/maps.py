@@ -128,7 +128,7 @@ def mapped(
     recipe: Recipe,
     *,
     by: Callable[[Block], Any],
-    inverse: Callable | None = None,
+    inverse: Callable[..., Any] | None = None,
     carried: bool = False,
     **block: Block,
 ) -> Recipe:

@@ -73,8 +73,8 @@ def sample(
     *,
     chains: int = 4,
     init: Any = None,
-    checkpoint: str | os.PathLike | Folder | None = None,
-    progress: bool | Callable = True,
+    checkpoint: str | os.PathLike[str] | Folder | None = None,
+    progress: bool | Callable[..., Any] = True,
     **settings: Any,
 ) -> Draws:
     """`samplers.sample` with the chains divided over the ranks; every rank returns the draws of all chains.

@@ -86,10 +86,10 @@ class Evidence:
 
 def evidence(
     recipe: Recipe | str,
-    energy: Energy | Callable | None = None,
+    energy: Energy | Callable[..., Any] | None = None,
     *,
     reference: Any,
-    gradient: Callable | None = None,
+    gradient: Callable[..., Any] | None = None,
     data: Any = None,
     chains: int = 256,
     moves: int = 4,

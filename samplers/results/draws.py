@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from .functional import Functional
 from .predicting import predictions_of
 from .record import arviz_of, check_record, named
 from .report import ALPHA, TOLERANCE, Subject, report_of
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class UnknownBlock(RecipeError, KeyError):
@@ -148,7 +151,9 @@ class Draws(Mapping):
         """
         return arviz_of(self, log_likelihood)
 
-    def predict(self, model: Callable, X: Any, *, batch_size: int | None = None, thin: int = 1) -> torch.Tensor:
+    def predict(
+        self, model: Callable[..., Any], X: Any, *, batch_size: int | None = None, thin: int = 1
+    ) -> torch.Tensor:
         """The predictions of each draw for the rows of X, `(chains, draws, data, ...)`, `batch_size` rows at a time.
 
         `model`: a function (theta, rows) -> `(rows, ...)` of one draw, theta a tensor, or a dict by name where there
@@ -189,7 +194,7 @@ class Draws(Mapping):
         h = torch.ones(self.draws, dtype=torch.float64, device="cpu") if self.step_sizes is None else self.step_sizes
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 
-    def summary(self, var_names: str | Iterable[str] | None = None) -> Any:
+    def summary(self, var_names: str | Iterable[str] | None = None) -> "pandas.DataFrame":
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
         Its print has all columns, to four digits, and of more than sixty rows the first and the last ten. Draws weigh
@@ -212,7 +217,7 @@ class Draws(Mapping):
     def accuracy(
         self,
         *,
-        of: Callable | None = None,
+        of: Callable[..., Any] | None = None,
         chains: int | None = None,
         steps: int | None = None,
         progress: bool | None = None,
@@ -271,7 +276,7 @@ class Draws(Mapping):
     def report(
         self,
         *,
-        of: Callable | None = None,
+        of: Callable[..., Any] | None = None,
         alpha: float = ALPHA,
         tolerance: float = TOLERANCE,
         evaluations: int | None = None,

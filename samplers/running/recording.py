@@ -45,7 +45,7 @@ class Folder:
     Folder(path='run', every=10)
     """
 
-    path: str | os.PathLike
+    path: str | os.PathLike[str]
     every: float = 60.0
 
     def __post_init__(self) -> None:

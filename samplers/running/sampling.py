@@ -65,7 +65,7 @@ class Metropolis:
 
 def sample(
     recipe: Recipe | str,
-    energy: Energy | Callable | Mapping[str, Callable] | None = None,
+    energy: Energy | Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
     *,
     init: Any = None,
     chains: int | range = 4,
@@ -79,11 +79,11 @@ def sample(
     batch_size: int | None = None,
     metropolis: bool | Metropolis | None = None,
     keep: Any = None,
-    progress: bool | Callable = True,
-    checkpoint: str | os.PathLike | Folder | None = None,
+    progress: bool | Callable[..., Any] = True,
+    checkpoint: str | os.PathLike[str] | Folder | None = None,
     # other arguments
-    gradient: Callable | None = None,
-    observe: Mapping[str, Callable] | None = None,
+    gradient: Callable[..., Any] | None = None,
+    observe: Mapping[str, Callable[..., Any]] | None = None,
     coordinates: Coordinates | None = None,
     phases: Sequence[Phase] | None = None,
     scheme: Any = None,

@@ -54,7 +54,7 @@ class ControlVariate:
         return self.energy(theta, batch) + sum(tree_leaves(corrections))
 
 
-def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 4096) -> ControlVariate:
+def control_variate(energy: Callable[..., Any], center: Any, data: Any, *, chunk: int = 4096) -> ControlVariate:
     """The energy U~(theta, batch) with a control variate at `center`, for `samplers.sample` with the same data.
 
     The energy is U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>. Its gradient g~(theta) - g~(c) + g(c) is
@@ -90,11 +90,11 @@ def control_variate(energy: Callable, center: Any, data: Any, *, chunk: int = 40
 
 
 def find_mode(
-    energy: Callable | None,
+    energy: Callable[..., Any] | None,
     init: Any,
     data: Any = None,
     *,
-    gradient: Callable | None = None,
+    gradient: Callable[..., Any] | None = None,
     steps: int = 500,
     chunk: int = 4096,
 ) -> Any:

@@ -65,7 +65,7 @@ class Program:
         return {name: node["value"].detach() for name, node in self.latent().items()}
 
 
-def from_pyro(model: Callable, *args: Any, **kwargs: Any) -> Model:
+def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
     """A model of Pyro, `model(*args, **kwargs)`, as an energy with a start and coordinates: `sample(recipe, energy)`.
 
     Draws are of the latent variables by name. Chains move in free numbers, by the map of the support of each prior as

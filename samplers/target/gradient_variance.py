@@ -15,7 +15,9 @@ from .potential import Position
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def gradient_variance(energy: Callable, theta: Position, data: Any, *, batch_size: int, chunk: int = 64) -> Position:
+def gradient_variance(
+    energy: Callable[..., Any], theta: Position, data: Any, *, batch_size: int, chunk: int = 64
+) -> Position:
     """The variances V_g of the coordinates of grad U~(theta, batch), for batches of `batch_size` rows.
 
     V_g = Var_i[grad U~(theta; {i})]/b, for b rows drawn with replacement, as in `samplers.sample`. In Langevin dynamics

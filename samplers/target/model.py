@@ -158,7 +158,7 @@ class Joint:
 
 def model(
     priors: Mapping[str, Prior],
-    log_likelihood: Callable,
+    log_likelihood: Callable[..., Any],
     *,
     constraints: Mapping[str, Constraint] | None = None,
     num_data: int | None = None,

@@ -30,7 +30,7 @@ class Posterior:
 
 
 def posterior(
-    negative_log_likelihood: Callable, negative_log_prior: Callable, *, num_data: int | None = None
+    negative_log_likelihood: Callable[..., Any], negative_log_prior: Callable[..., Any], *, num_data: int | None = None
 ) -> Posterior:
     """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
 
@@ -52,7 +52,7 @@ def posterior(
     return Posterior(negative_log_likelihood, negative_log_prior, rows)
 
 
-def score_variance(negative_log_likelihood: Callable) -> Callable:
+def score_variance(negative_log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
     """The observation (theta, batch) -> variance over the batch of the gradients of single terms, of theta's shape.
 
     `negative_log_likelihood(theta, batch)` is as for `posterior`.

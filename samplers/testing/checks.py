@@ -22,7 +22,7 @@ def check(
     recipe: Recipe | Step | str,
     scheme: Any = None,
     *,
-    pieces: Mapping | None = None,
+    pieces: Mapping[Any, Any] | None = None,
     energy: Energy | Mapping[str, Energy] | None = None,
     layers: str | Sequence[str] | None = None,
     **values: float,
@@ -91,7 +91,7 @@ def assert_stationary(
     energy: Energy | Mapping[str, Energy] | None = None,
     *,
     scheme: Any = None,
-    pieces: Mapping | None = None,
+    pieces: Mapping[Any, Any] | None = None,
     layers: str | Sequence[str] | None = None,
     **values: float,
 ) -> Report:

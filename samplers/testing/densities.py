@@ -25,7 +25,7 @@ def density(
     state: Sequence[Block],
     *,
     temperature: float = 1.0,
-    values: Mapping | None = None,
+    values: Mapping[Any, Any] | None = None,
     energy: Any = None,
     integrands: Sequence[Expr] = (),
     nodes: int | None = None,

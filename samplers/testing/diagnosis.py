@@ -79,11 +79,11 @@ class Diagnosis(Findings):
 def diagnose(
     state: Sequence[Block],
     H: Expr,
-    drift: Mapping | Sequence,
+    drift: Mapping[Any, Any] | Sequence[Any],
     D: Any,
     *,
     energy: Energy | Expr | None = None,
-    parameters: Mapping | None = None,
+    parameters: Mapping[Any, Any] | None = None,
     temperature: float = 1.0,
 ) -> Diagnosis:
     """Whether dz = f dt + sqrt(2TD) dW leaves exp(-H/T) invariant: the Q behind the drift f, or the faults of f.

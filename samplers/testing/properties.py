@@ -6,6 +6,7 @@ A property takes a Step, and if wanted inputs and an energy. PROPERTIES are all 
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -312,7 +313,7 @@ def _cumulants(results, blocks):
     return mean | {(a, b): sum(w * (z[a] - mean[a]) * (z[b] - mean[b]) for w, z in results) for a, b in pairs}
 
 
-PROPERTIES: tuple[Callable, ...] = (
+PROPERTIES: tuple[Callable[..., Any], ...] = (
     word_verifies,
     emitted_equals_interpreted,
     chains_permute,

@@ -316,7 +316,7 @@ def _has_flow(subsystem):
 
 def schemes(
     recipe: Recipe, *, method: str | None = None, euler: bool = True, palindromes: bool = False
-) -> st.SearchStrategy[tuple]:
+) -> st.SearchStrategy[tuple[Any, ...]]:
     """(word, pieces) for `integrators.compile`: Euler, Lie, Strang, longer words, fractions.
 
     Pieces have closed forms, or else take the numerical `method`; without a `method` the word is Euler's. With

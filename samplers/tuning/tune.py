@@ -66,9 +66,9 @@ class Settings:
 
 def tune(
     recipe: Recipe | str,
-    energy: Energy | Callable | None = None,
+    energy: Energy | Callable[..., Any] | None = None,
     *,
-    gradient: Callable | None = None,
+    gradient: Callable[..., Any] | None = None,
     data: Any = None,
     batch_size: int | None = None,
     init: Any = None,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class Audit(Findings):
 
 
 def audit(
-    run: Callable,
+    run: Callable[..., Any],
     *,
     step_size: float = 0.1,
     time: float = 10.0,
