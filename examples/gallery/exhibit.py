@@ -34,7 +34,7 @@ class Exhibit:
     step_size: float = 0.1
     steps: int = 200_000
     density: Callable[[float], float] | None = None  # of one site, where a quadrature of H has no finite moments
-    values: Mapping[str, Any] = field(default_factory=dict)  # of operators
+    values: Mapping[str, Any] = field(default_factory=dict)  # of operators, and further arguments of the run
     energy: Any = BANANA
 
     @property

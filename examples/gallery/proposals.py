@@ -1,8 +1,10 @@
-"""Proposals in detailed balance for a part of H, accepted or rejected by the rest: the prior is normal."""
+"""Proposals of a part of H, the normal prior, or of a part of the data, accepted or rejected by all of U."""
 
+import torch
 from exhibit import BANANA, Exhibit
 
-from recipe import Energy, Recipe, kick, noise, numerical, potential, refresh, scalar, spring
+from recipe import Energy, Recipe, kick, noise, numerical, positive, potential, refresh, scalar, spring, total, vector
+from samplers import Metropolis
 
 x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
 C = 4  # variance of the prior
@@ -56,8 +58,31 @@ hilbert = Recipe(
     metropolis=True,
 )
 
+# Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
+theta, p = vector("theta"), vector("p")
+gamma = positive("gamma", default=1.0, doc="friction rate")
+amagold = Recipe(
+    name="amagold",
+    source="Zhang, Cooper & De Sa 2020",
+    state=(theta, p),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2,
+    D={p: gamma},
+    Q={(theta, p): -1},
+    scheme="A F A",
+)
+ROWS = torch.linspace(-4, 4, 20)  # of mean 0: all of them make the banana, a few a banana on a slope
+ON_FOUR_ROWS = {"data": ROWS, "batch_size": 4, "metropolis": Metropolis(repeat=4, minibatches=True)}
+
+
+def of_batch(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """U of a batch."""
+    return z[0] ** 2 / 2 + (z[1] - z[0] ** 2) ** 2 / 2 + (rows * (z[0] - z[1])).mean()
+
+
 GALLERY = (
     Exhibit(pcn, step_size=0.1, steps=40_000, energy=LIKELIHOOD),
     Exhibit(pcnl, step_size=0.05, steps=40_000, energy=LIKELIHOOD),
     Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
+    Exhibit(amagold, step_size=0.15, steps=4_000, energy=of_batch, values=ON_FOUR_ROWS),
 )

@@ -89,7 +89,8 @@ class Trial:
         return {} if slope is None else by_block(self.step.recipe, slope)
 
     def _jet(self, at: Blocks, orders: Orders) -> Jet:
-        rows = self.inputs.rows(0, len(next(iter(at.values()))))
+        is_of_all = orders == VALUE and self.inputs.target.accepts_by_all
+        rows = None if is_of_all else self.inputs.rows(0, len(next(iter(at.values()))))
         with torch.no_grad():
             return self.inputs.target.at(position_of(self.step.recipe, at), rows, orders)
 
@@ -115,6 +116,8 @@ class Trial:
         if len(bad):
             what = f"U is not finite at the start of chain {int(bad[0])}"
             raise RecipeError(self.where, what, do="Start elsewhere, or mend the energy there.")
+        if self.inputs.target.accepts_by_all:
+            self._check_scale(U[:1])
         rounding = rounding_of(U, U.dtype, temperature) if temperature is not None else ""
         if not rounding or temperature is None:
             return 0.0
@@ -123,6 +126,18 @@ class Trial:
             "are not exact then. Take a constant from the energy, sum it in float64, or start in float64."
         )
         return rounding_error(U, U.dtype) / temperature if temperature else 0.0
+
+    def _check_scale(self, U: torch.Tensor) -> None:
+        """Refuse an energy that is another one on two copies of all data: it has a scale of its own for batches."""
+        data = self.inputs.target.data
+        assert data is not None
+        first = {name: x[:1] for name, x in self.start.items()}
+        rows = torch.arange(data.rows, device=U.device).repeat(2)[None]
+        with torch.no_grad():
+            twice = self.inputs.target.at(position_of(self.step.recipe, first), rows, VALUE).value
+        if twice is not None and (twice - U).abs() > SAME * (1 + U.abs()):
+            what = f"U is {float(U):.6g} on all data, and {float(twice):.6g} on two copies of all: no estimate of one U"
+            raise RecipeError(self.where, what, do="Scale by num_data/len(batch), as samplers.posterior does.")
 
     def check_periods(self) -> None:
         """Refuse an energy whose gradient changes when an angle goes round once."""

@@ -15,7 +15,7 @@ from integrators.step import Step
 
 from ..target.data import Data
 from ..target.layout import Layout
-from ..target.potential import CURVATURE, VALUE, Jet, Orders, Potential
+from ..target.potential import CURVATURE, SLOPE, VALUE, Jet, Orders, Potential
 from ..target.target import Target
 
 NOISE_AT_ONCE = 2**20  # normals drawn in one call, for several steps
@@ -70,13 +70,14 @@ class Batches:
 class Evaluations:
     """Gradient, value, curvature and observations of a target for one step, each a mean over the batches of `sources`.
 
-    Each gradient is on the next batch; the value and the curvature are on the batch of the latest gradient,
-    observations on the batch of the first. `first_gradient`: position and value of the step's first gradient.
+    Each gradient is on the next batch; the value and the curvature are on the batch of the latest gradient, or the
+    value on all data where proposals are accepted by it; observations are on the batch of the first.
+    `first_gradient`: position and value of the step's first gradient.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.of_gradient = target.orders & {0, 1} | {1}
+        self.of_gradient = SLOPE if target.accepts_by_all else target.orders & {0, 1} | {1}
         self.first_gradient: tuple[Any, Any] | None = None
 
     def begin(self, *sources: "OfStep", carried: Sequence[Rows] | None = None) -> "Evaluations":
@@ -121,7 +122,9 @@ class Evaluations:
         return jet.slope
 
     def _value(self, part: Potential, theta: Any) -> Any:
-        """U on the latest batch, stored where its gradient has been taken at the same tensors."""
+        """U on all data, or on the latest batch, stored where its gradient has been taken at the same tensors."""
+        if self.target.accepts_by_all:
+            return self.target.jet(part, theta, self.target.batch(None), orders=VALUE, per_chain=False).value
         for function, at, U in self.known:
             pairs = zip(tree_leaves(theta), tree_leaves(at))
             if function is part and all(x is y for x, y in pairs):  # steps change no tensor in place

@@ -63,8 +63,8 @@ class PairedRun:
 
     @property
     def has_batches(self) -> bool:
-        """Whether gradients are of minibatches."""
-        return self.inputs.target.is_minibatched
+        """Whether gradients are of minibatches, and steps are not accepted."""
+        return self.inputs.target.is_minibatched and self.order is not None
 
     @property
     def thin(self) -> int:

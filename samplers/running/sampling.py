@@ -51,14 +51,21 @@ class Metropolis:
 
     The draws are exact at any step size; `draws.info["acceptance"]` is the share of its steps that each chain accepted
     in the last phase. `repeat`: the words of h each that are one proposal; None for 1, or for what `tune` chooses.
+    `minibatches`: whether proposals are by gradients of minibatches of `batch_size` rows, accepted by U of all data,
+    once a proposal: a kick by any force has a reverse, the kick on the same batch. Source: Zhang, Cooper and De Sa
+    (2020), "AMAGOLD: amortized Metropolis adjustment for efficient stochastic gradient MCMC".
 
     >>> Metropolis(repeat=8)
-    Metropolis(repeat=8)
+    Metropolis(repeat=8, minibatches=False)
     """
 
     repeat: int | None = None
+    minibatches: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.minibatches, bool):
+            what = f"minibatches is True or False, got {self.minibatches!r}"
+            raise RecipeError("Metropolis", what, do="Pass minibatches=True.")
         if self.repeat is not None:
             object.__setattr__(self, "repeat", integer("Metropolis", "repeat", self.repeat, least=1))
 
@@ -181,6 +188,7 @@ def sample(
         data_of(energy, data, batch_size, position_of(recipe, start), where),
         observe,
         where=where,
+        accepts_by_all=proposal is not None and proposal.minibatches,
     )
     law = check_reach(plan, law, target, parameters, start, where)
     place(parameters, start[recipe.targets[0].name], where)

@@ -37,6 +37,7 @@ class Target:
     `potentials`: the number of terms U in H, counted once for each block; `orders`: the derivatives that steps need;
     `is_inlined`: whether the texts of the steps contain the derivatives; `compiled`: the gradient by torch.compile;
     `faults`: errors that an energy raised, where U is nan. `energy` and `observe`: those of the caller, tried.
+    `accepts_by_all`: whether proposals by gradients of minibatches are accepted by U of all data.
 
     >>> target = target_of(None, [], torch.zeros(1, 2), Layout(), None)
     >>> target.at(torch.zeros(1, 2))
@@ -56,6 +57,7 @@ class Target:
     faults: list[str] = field(default_factory=list)
     energy: Any = None
     observe: Mapping[str, Callable] | None = None
+    accepts_by_all: bool = False
 
     @property
     def is_symbolic(self) -> bool:
@@ -99,7 +101,8 @@ class Target:
 
     def of_steps(self, steps: Sequence[Step], where: str) -> "Target":
         """The same target for other steps."""
-        return target_of(self.energy, steps, None, self.layout, self.data, self.observe, where=where)
+        own = self.energy, steps, None, self.layout, self.data, self.observe
+        return target_of(*own, where=where, accepts_by_all=self.accepts_by_all)
 
     def compile(self, where: str) -> "Target":
         """The target with a gradient that torch compiles at the first call; unchanged if `functional` is None."""
@@ -123,6 +126,7 @@ def target_of(
     observe: Mapping[str, Callable] | None = None,
     *,
     where: str = "sample",
+    accepts_by_all: bool = False,
 ) -> Target:
     """The target of `steps`: an energy, with the caller's observations `observe` by name.
 
@@ -136,10 +140,16 @@ def target_of(
     if data is not None and data.batch_size is not None:
         gradients = max((step.program.gradients_per_step for step in steps), default=0)
         integer(where, "the number of gradients of a step on minibatches", gradients, most=len(BATCH) - 1)
-        if needs_value:
+        if accepts_by_all:
+            _refuse_other_rows(steps, where)
+        elif needs_value:
             _meet_estimates(steps, where)
+    elif accepts_by_all:
+        do = "Pass data=(X, y), batch_size=50, or leave minibatches out."
+        raise RecipeError(where, "Metropolis(minibatches=True) without batch_size", do=do)
     observations = observations_of(steps, observe, layout, data, where) if steps else {}
-    target = Target(layout, data=data, observations=observations, orders=orders, energy=energy, observe=observe)
+    of_caller: dict[str, Any] = {"energy": energy, "observe": observe, "accepts_by_all": accepts_by_all}
+    target = Target(layout, data=data, observations=observations, orders=orders, **of_caller)
     if energy is None:
         return replace(target, is_inlined=True)
     if isinstance(energy, Energy):
@@ -205,11 +215,22 @@ def _by_potential(whole: Traced, energies: Energies, layout: Layout) -> dict[str
     return {"parts": parts, "is_by_name": energies.recipe.is_by_name, "potentials": len(energies.recipe.potentials)}
 
 
+def _refuse_other_rows(steps: Sequence[Step], where: str) -> None:
+    """Refuse accepted steps that read more of a minibatch than the gradient that a rejected chain takes back."""
+    for step in steps:
+        swaps = [str(jump) for jump in step.declared.jumps.values() if isinstance(jump, Swap)]
+        reads = swaps or (["the curvature of U"] if step.program.needs_curvature else [])
+        if reads:
+            what = f"{reads[0]} on a minibatch, beside its gradient, is not what a rejected chain goes back to"
+            raise RecipeError(where, what, do="Leave batch_size out.")
+
+
 def _meet_estimates(steps: Sequence[Step], where: str) -> None:
     """Refuse acceptance by U of a minibatch; warn of formulas that read U, whose law is then not exp(-H)."""
     if any(isinstance(step, MetropolisedStep) for step in steps):
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
-        raise RecipeError(where, what, do="Leave batch_size out, or pass metropolis=False.")
+        do = "Leave batch_size out, or pass metropolis=False, or Metropolis(minibatches=True), which asks all data."
+        raise RecipeError(where, what, do=do)
     swaps = [str(jump) for jump in steps[0].declared.jumps.values() if isinstance(jump, Swap)]
     if swaps:
         what = f"{swaps[0]} is accepted by the value of U, of which a minibatch has an estimate alone"
