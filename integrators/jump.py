@@ -32,10 +32,11 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collectio
     updates: dict[Block, Expr] = {}
     draws: tuple[Variate, ...] = ()
     for b, law in laws.items():
-        new, own = _redrawn(b, law.tempered())
+        new, own = _redrawn(b, law.tempered(), jump.persistence)
         updates[b] = new.xreplace(updates)
         draws += own
     equation = ", ".join(f"{b} ~ {law.tempered()}" for b, law in laws.items())
+    equation += f" in part, persistence {jump.persistence}" if jump.persistence != 0 else ""
     if jump.rate is None:
         return Flow(letter, updates, draws, "jump", True, equation)
     first = jump.blocks[0]
@@ -67,12 +68,16 @@ def _read_off(recipe: Recipe, blocks: tuple[Block, ...]) -> dict[Block, Law]:
     return {g.block: Normal(g.mean, 1 / g.precision) for g in reversed(laws)}
 
 
-def _redrawn(b: Block, law: Law) -> tuple[Expr, tuple[Variate, ...]]:
-    """The new value of a block with a law, and its random numbers."""
+def _redrawn(b: Block, law: Law, kept: Expr = S.Zero) -> tuple[Expr, tuple[Variate, ...]]:
+    """The new value of a block with a law, and its random numbers; `kept`: the persistence of a normal block.
+
+    N(m, v) is the law of m + c (z - m) + sqrt((1 - c^2) v) N if it is that of z, and the pair of both is symmetric.
+    """
     match law:
         case Normal():
             normal = variates.Normal(b)
-            return law.mean + times(sqrt(law.variance), normal), (normal,)
+            mean = law.mean + kept * (b - law.mean)
+            return mean + times(sqrt((1 - kept**2) * law.variance), normal), (normal,)
         case Gamma():
             gamma = GammaVariate(b)
             return Drawn(gamma, law.shape) / law.rate, (gamma,)

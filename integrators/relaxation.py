@@ -20,6 +20,7 @@ from sympy.core.function import AppliedUndef
 from recipe import Recipe
 from recipe.calculus import derivative
 from recipe.marginal import eliminate_gaussians
+from recipe.pieces import Jump
 from recipe.symbols import Block, Partial, Total, masked, step_size
 from recipe.symbols import temperature as T
 
@@ -149,12 +150,17 @@ class _Momenta:
         return float((weights * inside).sum() / weights.sum())
 
     def time(self) -> float:
-        jumps = [j for j in self.recipe.jumps.values() if self.p in j.redrawn]
-        if any(j.rate is None for j in jumps):
+        jumps = [j for j in self.recipe.jumps.values() if isinstance(j, Jump) and self.p in j.redrawn]
+        kept = [_number(j.persistence, self.numbers) or 0.0 for j in jumps]
+        if any(j.rate is None and c == 0 for j, c in zip(jumps, kept)):
             return 0.0
         tau = self.temperature
         friction = -self.average(self.p * self.drift, tau, self.means) / self.average(self.p**2, tau, self.means)
-        friction += sum(_number(j.rate, self.numbers) or 0.0 for j in jumps)
+        for jump, c in zip(jumps, kept):
+            if jump.rate is None:
+                friction -= math.log(c) / self.numbers[step_size]
+            else:
+                friction += (1 - c) * (_number(jump.rate, self.numbers) or 0.0)
         return 1 / friction if friction > 0 else math.inf
 
     def time_with(self, xi: Block) -> float | None:

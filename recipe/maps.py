@@ -329,6 +329,8 @@ def _jump(jump: Jump | Swap, rule: dict[Any, Any]) -> Jump | Swap:
         what = f"{moved[0]} would be in other coordinates than what it changes places with"
         raise RecipeError(f"mapped, {jump}", what, do="Leave the swap out, or the map.")
     jump = jump if jump.rate is None else replace(jump, rate=jump.rate.xreplace(rule))
+    if isinstance(jump, Jump):
+        jump = replace(jump, persistence=jump.persistence.xreplace(rule))
     if jump.law is None:
         return jump
     return replace(jump, law=type(jump.law)(*(argument.xreplace(rule) for argument in jump.law.arguments)))

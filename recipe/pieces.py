@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sympy import Expr
+from sympy import Expr, S
 
 from .declared import Block, valid_name
 from .errors import RecipeError, of_known_arguments
@@ -188,11 +188,13 @@ class Jump:
     """Redraws of a block, or of several together, from the conditional law under exp(-H/T).
 
     `rate`: per unit of time, None for a redraw in every step. `law`: the declared law under exp(-H) of one block.
+    `persistence`: the share c of its distance from the mean that a normal block keeps.
     """
 
     blocks: tuple[Block, ...]
     rate: Expr | None = None
     law: Law | None = None
+    persistence: Expr = S.Zero
 
     @property
     def redrawn(self) -> tuple[Block, ...]:
@@ -201,8 +203,9 @@ class Jump:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """The formulas of the rate and the law."""
-        return (*(() if self.rate is None else (self.rate,)), *(self.law.arguments if self.law else ()))
+        """The formulas of the rate, the law and the persistence."""
+        of_law = self.law.arguments if self.law else ()
+        return (*(() if self.rate is None else (self.rate,)), *of_law, self.persistence)
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.blocks))
@@ -211,16 +214,20 @@ class Jump:
             arguments.append(str(self.law))
         if self.rate is not None:
             arguments.append(f"rate={self.rate}")
+        if self.persistence != 0:
+            arguments.append(f"persistence={self.persistence}")
         return f"{'gibbs' if self.law else 'refresh'}({', '.join(arguments)})"
 
 
-@of_known_arguments("refresh", "It takes a block and a rate; friction and noise in one piece refresh it in part.")
-def refresh(block: Block | tuple[Block, ...], rate: Expr | float | None = None) -> Jump:
+@of_known_arguments("refresh", "It takes a block, a rate, and a persistence to refresh it in part.")
+def refresh(block: Block | tuple[Block, ...], rate: Expr | float | None = None, persistence: Expr | float = 0) -> Jump:
     """A jump: a block drawn from its conditional law, read off H: normal if H is quadratic, Bernoulli if binary.
 
     Of a tuple of blocks, in which H is quadratic, all are drawn together from their joint normal law. With a `rate` nu
-    per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step. Raises RecipeError
-    if the argument is neither a block nor a tuple of different blocks.
+    per unit of time, a chain jumps with the probability 1 - e^{-nu h} in a step, else in every step. With a
+    `persistence` c from 0 to 1 a block of the law N(m, v) keeps a part: p <- m + c (p - m) + sqrt((1 - c^2) v) N.
+    Raises RecipeError if the argument is neither a block nor a tuple of different blocks.
+    Source: Horowitz (1991), "A generalized guided Monte Carlo algorithm".
 
     >>> from recipe import vector, positive
     >>> print(refresh(vector("p"), rate=positive("nu")))
@@ -231,7 +238,8 @@ def refresh(block: Block | tuple[Block, ...], rate: Expr | float | None = None) 
         do = "Write refresh(p), or refresh((p, q)) of different blocks."
         raise RecipeError(f"refresh({block})", "its argument is a block, or a tuple of blocks", do=do)
     blocks = tuple(sorted(blocks, key=lambda b: not b.is_vector))  # vectors are integrated out first: scalars sum them
-    return Jump(blocks, None if rate is None else formula(rate, f"refresh({block}), rate"))
+    kept = formula(persistence, f"refresh({block}), persistence")
+    return Jump(blocks, None if rate is None else formula(rate, f"refresh({block}), rate"), persistence=kept)
 
 
 @of_known_arguments("gibbs")

@@ -10,10 +10,12 @@ from .declared import Block, step_size
 from .dynamics import Dynamics
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
+from .pieces import Jump
 from .swaps import Swap
 from .symbols import Total, is_site
 
 STATES = 64
+SMALLEST = 1e-12  # part of a variance that a refreshment redraws
 SMALL_STEP = {step_size: 1e-9}
 
 Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what to do
@@ -27,7 +29,10 @@ def jumps(recipe: Dynamics) -> Refusals:
             yield from _rate(f"jumps[{letter!r}], rate", jump.rate, jump.blocks, isinstance(jump, Swap))
         if isinstance(jump, Swap):
             yield from _exchanged(recipe, where, jump)
-        elif jump.law is None:
+            continue
+        if jump.persistence != 0:
+            yield from _kept_in_part(f"jumps[{letter!r}], persistence", jump)
+        if jump.law is None:
             yield from _redrawn(recipe, where, jump.blocks)
         else:
             yield from _drawn(recipe, where, jump.blocks[0], jump.law)
@@ -42,6 +47,20 @@ def _rate(where: str, rate: Expr, blocks: tuple[Block, ...], of_chain: bool) -> 
         yield where, what, "Wrap it in total()."
     if minimum_eigenvalue(ImmutableMatrix([[rate]]), points=STATES)[0] < 0:
         yield where, f"{rate} may be below 0", "Make it of positive parameters."
+
+
+def _kept_in_part(where: str, jump: Jump) -> Refusals:
+    """Refuse a persistence outside of [0, 1), or read by the jump, or of more than one normal block."""
+    c = jump.persistence
+    b, *others = jump.blocks
+    if others or b.domain.is_discrete:
+        yield where, f"{jump} keeps a part of what is not one normal block", "Refresh one block, or all of them whole."
+    if c.has(b) or is_site(c) and not b.is_vector:
+        yield where, f"{c} is no number of {b}'s own that the jump leaves", "Make it a fraction(...), or a number."
+    for margin in (c, 1 - c**2 if c.free_symbols else 1 - c**2 - SMALLEST):
+        if minimum_eigenvalue(ImmutableMatrix([[margin]]), points=STATES)[0] < 0:
+            yield where, f"{c} may be outside of [0, 1)", "Make it a fraction(...), or a number."
+            return
 
 
 def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:

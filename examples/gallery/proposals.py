@@ -3,7 +3,21 @@
 import torch
 from exhibit import BANANA, Exhibit
 
-from recipe import Energy, Recipe, kick, noise, numerical, positive, potential, refresh, scalar, spring, total, vector
+from recipe import (
+    Energy,
+    Recipe,
+    fraction,
+    kick,
+    noise,
+    numerical,
+    positive,
+    potential,
+    refresh,
+    scalar,
+    spring,
+    total,
+    vector,
+)
 from samplers import Metropolis
 
 x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
@@ -58,8 +72,23 @@ hilbert = Recipe(
     metropolis=True,
 )
 
-# Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
+# Momenta that keep nine tenths of themselves, and turn round at a rejection. Horowitz 1991.
 theta, p = vector("theta"), vector("p")
+c = fraction("c", default=0.9, doc="share of the momenta that stays")
+persistent = Recipe(
+    name="persistent-momenta",
+    source="Horowitz 1991",
+    state=(theta, p),
+    target=theta,
+    H=potential(theta) + total(p**2) / 2,
+    D={},
+    Q={(theta, p): -1},
+    jumps={"R": refresh(p, persistence=c)},
+    scheme="R B A B",
+    metropolis=True,
+)
+
+# Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
 gamma = positive("gamma", default=1.0, doc="friction rate")
 amagold = Recipe(
     name="amagold",
@@ -71,6 +100,7 @@ amagold = Recipe(
     Q={(theta, p): -1},
     scheme="A F A",
 )
+
 ROWS = torch.linspace(-4, 4, 20)  # of mean 0: all of them make the banana, a few a banana on a slope
 ON_FOUR_ROWS = {"data": ROWS, "batch_size": 4, "metropolis": Metropolis(repeat=4, minibatches=True)}
 
@@ -84,5 +114,6 @@ GALLERY = (
     Exhibit(pcn, step_size=0.1, steps=40_000, energy=LIKELIHOOD),
     Exhibit(pcnl, step_size=0.05, steps=40_000, energy=LIKELIHOOD),
     Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
+    Exhibit(persistent, step_size=0.4, steps=40_000),
     Exhibit(amagold, step_size=0.15, steps=4_000, energy=of_batch, values=ON_FOUR_ROWS),
 )
