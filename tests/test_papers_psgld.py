@@ -295,7 +295,7 @@ def test_mnist_has_a_row_for_each_number_of_the_table_and_for_each_order(of_imag
     claims = example.claims(of_images)
     assert len(claims) == len(example.PRINTED) + len(example.ORDERS) + len(example.CONTROLS) + 5
     assert {c.verdict for c in claims[: len(example.PRINTED)]} == {Verdict.UNDECIDED}  # 120 blurs are not MNIST
-    assert (of_images.folder / "mnist.png").exists()
+    assert (of_images.folder / "mnist.png").exists() and (of_images.folder / "temperatures.png").exists()
     assert not [path for path in of_images.folder.iterdir() if path.suffix == ".run"]
 
 

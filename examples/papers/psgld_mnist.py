@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from datasets import IDX_FILES, Data, read_mnist
 from networks import perceptron
-from study import Experiment, Scale, Study, spread
+from study import Experiment, Scale, Study, beside, spread
 from torch import Tensor
 from torch.nn import Module
 from training import Curve, train
@@ -341,6 +341,8 @@ def claims(study: Study) -> list[Claim]:
             found.append(difference(f"{units}: {one} below {other}", "control", table[one], table[other], rows, why))
     first = tables[widths[0]]
     picture(study, first)
+    errors = {name: row.errors for name, row in first.items()}
+    picture_of_temperatures(study, errors, {name: printed[0] for name, printed in PRINTED.items()})
     found += [of_speed(first), of_weights(first), of_width(study, tables)]
     less = part(study.of_scale(3, 30, 100), 100, "epochs")
     return [replace(claim, reduced=less) for claim in found] + of_length(study, widths[0], first)
@@ -438,6 +440,16 @@ def picture(study: Study, table: dict[str, Row]) -> None:
         for axes, title in zip(both, ("average", "last iterate")):
             axes.set(xlabel="epochs", ylabel="test error in %", title=title)
         both[0].legend(fontsize=7)
+
+
+def picture_of_temperatures(study: Study, errors: dict[str, list[float]], printed: dict[str, float]) -> None:
+    """The errors of averages at T = 1 and at T = 1/N, and of the same iterates without noise."""
+    rows = {}
+    for name, rival in (("pSGLD", "RMSprop, averaged"), ("SGLD", "SGD, averaged")):
+        rows[name] = {f"T = {T}": errors[f"{name}, T = {T}"] for T in ("1", "1/N")} | {"no noise": errors[rival]}
+    with study.figure("temperatures") as axes:
+        beside(axes, rows, {name: printed[f"{name}, T = 1"] for name in rows})
+        axes.set(xlabel="test error of the average in %")
 
 
 EXPERIMENT = Experiment(

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from datasets import IDX_FILES
 from psgld_mnist import NEAR, Row, data_of, network_of, scores
-from study import Experiment, Study, spread
+from study import Experiment, Study, beside, spread
 from sympy import sqrt
 from torch.nn import Module
 from training import Curve, train
@@ -228,6 +228,9 @@ def claims(study: Study) -> list[Claim]:
     settings = {name: chosen(study, candidates, hidden, trial) for name, candidates in METHODS.items()}
     table = table_of(study, settings, hidden, epochs, seeds)
     picture(study, table)
+    picture_of_scorings(
+        study, {name: [replace(row, predictions=p).errors for p in ("last", "average")] for name, row in table.items()}
+    )
     why = {name: remembered(study.result(memory, hidden=hidden, **asdict(settings[name]))) for name in SANTAS}
     return claims_of(study, table, epochs, why)
 
@@ -318,6 +321,14 @@ def picture(study: Study, table: dict[str, Row]) -> None:
             axes.set(xlabel="epochs", title=words)
         both[0].set(ylabel="test error in %")
         both[0].legend(fontsize=7)
+
+
+def picture_of_scorings(study: Study, errors: dict[str, list[list[float]]]) -> None:
+    """The errors of the last network, and of the average, of each method."""
+    rows = {name: dict(zip(("single", "averaged"), both, strict=True)) for name, both in errors.items()}
+    with study.figure("scorings") as axes:
+        beside(axes, rows, PRINTED)
+        axes.set(xlabel="test error in %")
 
 
 EXPERIMENT = Experiment(

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -257,6 +257,20 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """
     deviation = f" +- {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{deviation}"
+
+
+def beside(axes: Any, rows: Mapping[str, Mapping[str, Sequence[float]]], printed: Mapping[str, float]) -> None:
+    """A line of each row, from above: the mean and the spread over seeds of each setting, and what is printed."""
+    places = range(0, -len(rows), -1)
+    for k, setting in enumerate(dict.fromkeys(setting for row in rows.values() for setting in row)):
+        own = [(at - 0.12 * k, row[setting]) for at, row in zip(places, rows.values()) if setting in row]
+        deviations = [stdev(values) if len(values) > 1 else 0.0 for _, values in own]
+        means = [fmean(values) for _, values in own]
+        axes.errorbar(means, [at for at, _ in own], xerr=deviations, fmt="o", capsize=3, label=setting)
+    axes.plot([printed[name] for name in rows], places, "kx", label="printed")
+    axes.set_yticks(places, rows)
+    axes.set_ylim(0.5 - len(rows), 0.5)
+    axes.legend(fontsize=7)
 
 
 HEAD = ("claim", "paper", "here", "verdict", "why")
