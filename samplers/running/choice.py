@@ -57,6 +57,8 @@ def with_compiled_gradient(plan: Plan, inputs: Inputs, backend: str, where: str)
 
 def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str) -> Choice:
     """A kernel of one step or of many by `backend`, and the reason; "auto" compiles for long runs only."""
+    if plan.has_parameters:
+        return Stepwise(inputs, keep), "a phase has parameters of its own: no kernel takes them"
     symbolic = inputs.target.is_symbolic and not inputs.target.accepts_by_all  # which has two kinds of batches
     entries = plan.step.recipe.entries
     device = state[entries[0].name].device.type

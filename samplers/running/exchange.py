@@ -67,8 +67,9 @@ class Ladder:
         Raises RecipeError for minibatches, a frozen target, scope "tensor", and chain numbers beyond those of a rung.
         """
         check_one_potential(plan.step.recipe, f"{where}, temperature")
-        if any(stage.phase.temperature is not None for stage in plan.stages):
-            what = "a phase has a temperature of its own, and there are several side by side"
+        if plan.has_parameters or any(stage.phase.temperature is not None for stage in plan.stages):
+            own = "parameters" if plan.has_parameters else "a temperature"
+            what = f"a phase has {own} of its own, and there are several temperatures side by side"
             raise RecipeError(where, what, do="Leave it out of the phases, or sample at one temperature.")
         if batch_size is not None:
             what = "an exchange compares U, of which a minibatch has an estimate only"

@@ -49,6 +49,7 @@ def fingerprint(plan: Plan, inputs: Inputs, start: Mapping, keep: list[str], bac
             "settings": torch.tensor(plan.every_setting(), dtype=torch.float64, device="cpu"),
             "formulas": "\n".join(step.source for step in plan.steps),
             **({"networks": values} if values else {}),
+            **({"scheduled": [sorted(s.parameters) for s in plan.stages]} if plan.has_parameters else {}),
             **({} if ladder is None else {"temperatures": ladder.temperatures, "swap_every": ladder.swap_every}),
         }
     )

@@ -110,6 +110,9 @@ class PairedRun:
         if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
             what = "step size, temperature or what is frozen changed while draws were kept: they have no one law"
             yield what, "Keep the draws of one phase of constant settings."
+        if any(stage.parameters for stage in kept):
+            what = "a phase whose draws are kept has parameters of its own"
+            yield what, "Keep the draws of a phase of the parameters of the run."
         if settings[0][1] == 0:
             yield "at temperature 0 there is no law", "Sample at a temperature > 0."
         step = self.stage.step

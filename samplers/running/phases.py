@@ -1,7 +1,7 @@
 """The phases of a run: burn-in, exploration, refinement, as data."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from recipe.arguments import integer, is_number
@@ -15,10 +15,12 @@ class Phase:
 
     `temperature` and `step_size`, in units of time, are numbers or functions of the step number, counted from the start
     of the phase; `freeze` names the blocks and adapted quantities that do not move; draws are kept unless `keep` is
-    False. Raises RecipeError for steps < 1, a negative temperature and a step size that is not positive.
+    False. `parameters`: numbers, or functions of the step number, in place of those of the run, by name; where draws
+    are kept, of parameters that H does not read. Raises RecipeError for steps < 1, a negative temperature and a step
+    size that is not positive.
 
     >>> Phase(steps=500, temperature=0.0, freeze=("xi",))
-    Phase(steps=500, temperature=0.0, step_size=None, freeze=('xi',), keep=True)
+    Phase(steps=500, temperature=0.0, step_size=None, freeze=('xi',), keep=True, parameters={})
     """
 
     steps: int
@@ -26,6 +28,7 @@ class Phase:
     step_size: float | Callable[[int], float] | None = None
     freeze: tuple = ()
     keep: bool = True
+    parameters: Mapping[str, float | Callable[[int], float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps = integer("Phase", "steps", self.steps, least=1, do="Leave an empty phase out.")
@@ -36,10 +39,19 @@ class Phase:
             raise RecipeError(
                 "Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws."
             )
+        if not isinstance(self.parameters, Mapping):
+            do = 'Write {"gamma": lambda k: 1 + k / 100}.'
+            raise RecipeError("Phase, parameters", f"they are a dict by name, got {self.parameters!r}", do=do)
+        for name, value in self.parameters.items():
+            if not callable(value) and not is_number(value):
+                what = f"it is a number or a function of the step number, got {value!r}"
+                raise RecipeError(f"Phase, parameters[{name!r}]", what, do="Pass a float.")
         object.__setattr__(self, "freeze", names_of(self.freeze, "Phase, freeze"))
 
 
-_of_phases = "It has steps, temperature, step_size, freeze and keep; parameters are those of the run."
+_of_phases = (
+    "It has steps, temperature, step_size, freeze, keep and parameters={...}; other parameters are those of the run."
+)
 Phase.__init__ = of_known_arguments("Phase", _of_phases)(Phase.__init__)  # type: ignore[method-assign]
 
 
@@ -47,7 +59,7 @@ def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: 
     """The phases of a run: those of the caller, or the warmup and the steps.
 
     >>> phases_of(None, warmup=0, steps=10, thin=1, where="sample")
-    (Phase(steps=10, temperature=None, step_size=None, freeze=(), keep=True),)
+    (Phase(steps=10, temperature=None, step_size=None, freeze=(), keep=True, parameters={}),)
     """
     if phases is None:
         if thin > steps:

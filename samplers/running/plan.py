@@ -4,7 +4,7 @@ import itertools
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -26,11 +26,11 @@ Value = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Setting:
-    """The step size or the temperature of a phase, as a function of the step number k within it: value(origin + k).
+    """A setting of a phase, as a function of the step number k within it: value(origin + k).
 
-    `what`: "step size" or "temperature"; `value`: a number, or a function of the step number; `origin`: the number of
-    the phase's first step in the count of the function. Raises RecipeError where the function fails, or returns no
-    number > 0, or >= 0 for a temperature.
+    `what`: "step size", "temperature", or a parameter's name, of any number; `value`: a number, or a function of the
+    step number; `origin`: the number of the phase's first step in the count of the function. Raises RecipeError where
+    the function fails, or returns no number > 0, or >= 0 for a temperature.
 
     >>> Setting("step size", lambda k: 1/k, origin=10, where="sgld, sample")(0)
     0.1
@@ -59,7 +59,7 @@ class Setting:
         answers = self._answers(self.value, asked) if values is None else values.tolist()
         if answers and set(map(type, answers)) <= {float} and math.isfinite(sum(answers)):  # long runs have many
             least = min(answers)
-            if least > 0 or (least == 0 and self.what == "temperature"):
+            if least > 0 or (least == 0 and self.what == "temperature") or self.is_parameter:
                 return np.array(answers, dtype=np.float64)
         return np.array([self._checked(value, k) for value, k in zip(answers, some)])
 
@@ -76,10 +76,18 @@ class Setting:
     def _checked(self, value: Any, k: int) -> float:
         """The value at step k as a float; refused outside of the range of the setting."""
         zero = self.what == "temperature"
+        if self.is_parameter and is_number(value, numbers.Real):
+            return float(value)
         if not is_number(value, numbers.Real) or value < 0 or (value == 0 and not zero):
             what = f"the schedule gives the {self.what} {value!r} at step {k}"
-            raise RecipeError(self.where, what, do=f"Return a number {'>= 0' if zero else '> 0'}.")
+            allowed = "" if self.is_parameter else " >= 0" if zero else " > 0"
+            raise RecipeError(self.where, what, do=f"Return a number{allowed}.")
         return float(value)
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is a parameter of the recipe, whose range the step checks."""
+        return self.what not in ("step size", "temperature")
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class Stage:
     """A phase with its compiled `step`, and its step size and temperature at each step k of the phase.
 
     `first`: the number of steps before the phase; `seen`: the number of steps before the phase in phases that keep
-    draws; `thin`: the number of steps between two kept states.
+    draws; `thin`: the number of steps between two kept states; `parameters`: those of the phase's own, by name.
     """
 
     phase: Phase
@@ -97,6 +105,7 @@ class Stage:
     first: int
     seen: int
     thin: int
+    parameters: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -115,6 +124,17 @@ class Stage:
         """The step sizes and the temperatures at up to `PROBES` steps, evenly spaced."""
         sizes, temperatures = self.settings(range(0, self.steps, 1 + self.steps // PROBES)).T.tolist()
         return sizes, temperatures
+
+    def values(self, k: int) -> dict[str, float]:
+        """The phase's own parameters at step k."""
+        return {name: setting(k) for name, setting in self.parameters.items()}
+
+    def extremes(self) -> list[dict[str, float]]:
+        """The least and the largest values of the phase's own parameters, at up to `PROBES` steps."""
+        some = range(0, self.steps, 1 + self.steps // PROBES)
+        over = {name: setting.over(some) for name, setting in self.parameters.items()}
+        corners = [{name: float(end(x)) for name, x in over.items()} for end in (np.min, np.max)]
+        return corners if over else [{}]
 
     def temperatures(self) -> set[float]:
         """The set of the temperatures of all steps."""
@@ -140,6 +160,11 @@ class Plan:
     def steps(self) -> tuple[Step, ...]:
         """The distinct compiled steps of all stages."""
         return tuple({id(stage.step): stage.step for stage in self.stages}.values())
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether a phase has parameters of its own."""
+        return any(stage.parameters for stage in self.stages)
 
     @property
     def length(self) -> int:
@@ -186,7 +211,7 @@ class Plan:
         values: list[float] = []
         for stage in self.stages:
             some = range(0, stage.steps, 1 + stage.steps // MANY)
-            for setting in (stage.step_size, stage.temperature):
+            for setting in (stage.step_size, stage.temperature, *stage.parameters.values()):
                 values.extend(setting.over(some if callable(setting.value) else some[:1]))
         return values
 
@@ -194,9 +219,10 @@ class Plan:
         """Refuse settings and parameters that a step refuses, at the extremes of every stage."""
         for stage in self.stages:
             sizes, temperatures = stage.probes()
-            for h, T in itertools.product({min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}):
-                stage.step.check(h, temperature=T, **parameters)
-                stage.step.check_budget(h, T, **parameters)
+            ends = {min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}
+            for h, T, own in itertools.product(*ends, stage.extremes()):
+                stage.step.check(h, temperature=T, **{**parameters, **own})
+                stage.step.check_budget(h, T, **{**parameters, **own})
 
 
 def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
@@ -230,7 +256,8 @@ def plan_of(phases: Sequence[Phase], compiled: Callable[..., Step], thin: int, w
     seen = 0
     for phase in phases:
         h, T = setting("step_size", phase, first), setting("temperature", phase, first)
-        stages.append(Stage(phase, steps[phase.freeze], h, T, first, seen, thin))
+        own = {name: Setting(name, value, 0, where) for name, value in phase.parameters.items()}
+        stages.append(Stage(phase, steps[phase.freeze], h, T, first, seen, thin, own))
         first += phase.steps
         seen += phase.steps if phase.keep else 0
     varies = callable(of_run["step_size"]) or any(phase.step_size is not None for phase in phases)

@@ -280,6 +280,12 @@ def _check_plan(plan: Plan, step_size: Any, temperature: Any, parameters: Mappin
     if step_size == "auto":
         raise RecipeError(where, "the step size is a number here", do="Call samplers.sample, or samplers.tune.")
     step = plan.step
+    for stage in plan.stages:
+        check_names(f"{where}, phase", stage.parameters, stage.step.parameters)
+        in_H = sorted({s.name for s in step.declared.H.free_symbols} & {*stage.parameters})
+        if stage.phase.keep and in_H:
+            what = f"H reads {in_H[0]}, and the law would be another one while draws are kept"
+            raise RecipeError(f"{where}, phase", what, do="Give the phase keep=False, or the value to the run.")
     check_names(where, parameters, step.parameters, inspect.signature(sample).parameters, " of sample")
     integer(where, "the number of steps", plan.length, most=RUN.stop)
     h = plan.stages[0].step_size(0) if callable(step_size) else step_size

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class Stepwise:
             evaluations.begin(of_step, carried=[rows] if carries and rows is not None else None)
             k = of_step.number - stage.first
             h = stage.step_size(k)
-            new = call(state, of_step.number, of_step.noise, h, stage.temperature(k))
+            new = call(state, of_step.number, of_step.noise, h, stage.temperature(k), stage.values(k))
             pending = _Pending(new, evaluations.latest[0] if "gradient" in new else None, h)
             if not ahead:
                 yield pending
@@ -123,9 +124,17 @@ class StepCall:
         self.numbered = self.by_kernel or step.program.reads(step_number)
 
     @torch.no_grad()
-    def __call__(self, state: dict[str, Any], number: int, noise: Mapping, h: float, T: float) -> dict[str, Any]:
-        """The state after step `number`, with lost chains moved as well."""
-        varying: dict[str, Any] = {"temperature": T}
+    def __call__(
+        self,
+        state: dict[str, Any],
+        number: int,
+        noise: Mapping,
+        h: float,
+        T: float,
+        parameters: Mapping[str, float] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """The state after step `number`, with lost chains moved as well; `parameters`: those of the step alone."""
+        varying: dict[str, Any] = {"temperature": T, **self.step.spelled(parameters)}
         if self.numbered:
             varying[step_number.name] = number
         if self.by_kernel:

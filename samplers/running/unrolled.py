@@ -162,7 +162,7 @@ def _is_small(x: torch.Tensor) -> bool:
 
 def is_unrolled(plan: Plan, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
     """Whether some stage of a run gets a graph of several steps."""
-    if any(step.program.has_operators for step in plan.steps):
+    if plan.has_parameters or any(step.program.has_operators for step in plan.steps):
         return False
     return any(fits(stage, inputs, state, least) for stage in plan.stages)
 
