@@ -109,6 +109,14 @@ def test_a_tail_of_the_sum_of_all_sites_is_weighed_at_the_number_of_sites(weight
     assert finding(heavy, "normalisable", sites=sites).verdict == verdict
 
 
+@pytest.mark.parametrize("sites, verdict", [(2, "checked"), (5, "failed"), (6, "checked")])
+def test_a_sum_of_sites_within_a_sum_is_weighed_at_the_number_of_sites(sites, verdict):
+    """Deviations from a fifth of the sum leave the mean of exactly five sites free."""
+    shifted = total((theta - total(theta) / 5) ** 2) / 2
+    recipe = Recipe(name="deviations", state=(theta,), H=shifted, D={theta: 1}, scheme="Euler")
+    assert finding(recipe, "normalisable", sites=sites).verdict == verdict
+
+
 def test_a_run_of_more_sites_than_its_law_has_tails_for_is_refused():
     energy = Energy(theta, U=2 * log(1 + total(theta**2)))
     run = dict(steps=2, step_size=0.01, progress=False)

@@ -97,6 +97,8 @@ def couples_sites(recipe: Dynamics) -> bool:
     if any(t.has(*recipe.state) for e in recipe.D for t in e.atoms(Total, Potential)):
         return True
     sums = {e: Dummy(real=True) for e in recipe.H.atoms(Total) if e.has(*recipe.state)}
+    if any(e.args[0].has(*sums) for e in sums):  # a sum within a sum
+        return True
     slopes = [recipe.H.xreplace(sums).diff(s) for s in sums.values()]
     return any(slope.has(*recipe.state, *sums.values()) for slope in slopes)
 
