@@ -124,8 +124,8 @@ class MetropolisedStep(Step):
     """A Step that records its work, and with `accepts` is accepted or rejected as a whole.
 
     `plain`: the recipe without direction and work. `work_formulas`: the work of each flow by its letter, with z the
-    state before the flow, z' the state after the flow, and x_left the block x of z. `repeat`: the number of words in a
-    proposal.
+    state before the flow, z' the state after the flow, x_left the block x of z, and x_tilt its drift over T D in z.
+    `repeat`: the number of words in a proposal.
     """
 
     plain: Recipe | None = None

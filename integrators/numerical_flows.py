@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from sympy import Dummy, Expr, Rational, S, expand, sqrt
+from sympy import Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt
 
 from recipe.errors import RecipeError
-from recipe.symbols import Block, Crossing, Partial, Total
+from recipe.symbols import Block, Crossing, Partial, Total, temperature
 from recipe.symbols import duration as t
 
 from .flow_rules import Solution, brownian, ornstein_uhlenbeck
 from .predicted import at
 from .split import Subsystem
-from .variates import Normal, Time, Variate
+from .variates import Normal, Time, Uniform, Variate
 
 
 def euler(piece: Subsystem) -> Solution:
@@ -122,6 +122,26 @@ def exponential(piece: Subsystem) -> Solution:
     return {x: updates[x].xreplace({a: rate}).xreplace({s: g for g, s in slopes.items()})}, draws
 
 
+def barker(piece: Subsystem) -> Solution:
+    """x' = x + z or x - z, z = sqrt(2 t D) N, the first with the probability 1/(1 + exp(-f(x) z/(T D))).
+
+    Source: Livingstone and Zanella (2022), "The Barker proposal: combining robustness and efficiency in gradient-based
+    MCMC", algorithm 1.
+    """
+    where = f"numerical(..., 'barker') for {piece.letter!r}"
+    x, *others = piece.moving
+    D = piece.diffusion.get((x, x), S.Zero)
+    if others or x.domain.wraps:
+        raise RecipeError(where, "it moves several blocks, or an angle", do="Give every block a piece of its own.")
+    if D.has(x, Crossing) or not D.is_positive or any(piece.supplied.values()):
+        what = f"its noise {D} may vanish, depends on {x}, or is supplied in part"
+        raise RecipeError(where, what, do="Use 'euler', or a positive D of what stays.")
+    updates, (normal,) = brownian(piece, {})
+    z, turn = updates[x] - x, Uniform(x, f"sign of {x}")
+    ahead = turn < 1 / (1 + exp(-piece.drift.get(x, S.Zero) * z / (temperature * D)))
+    return {x: x + Piecewise((z, ahead), (-z, True))}, (normal, turn)
+
+
 class Method(NamedTuple):
     """A numerical flow, its weak order, and whether the flow evaluates the drift at predicted points."""
 
@@ -137,4 +157,5 @@ METHODS: dict[str, Method] = {
     "stochastic runge-kutta": Method(stochastic_runge_kutta, order=2, predicts=True),
     "reflected": Method(reflected, order=1),
     "exponential": Method(exponential, order=1),
+    "barker": Method(barker, order=1),
 }

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, Symbol, diff, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, Symbol, diff, exp, log, simplify
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -107,7 +107,7 @@ class Worked:
             terms.append(str(heat))
         if returned != 0:
             terms.append(f"[{returned} at z']")
-        return " + ".join(terms).replace("+ -", "- ").replace("__left", "_left")
+        return " + ".join(terms).replace("+ -", "- ").replace("__", "_")
 
     @property
     def left(self) -> dict[Adapted, Expr]:
@@ -196,6 +196,8 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
         return Worked(flow, -change(own, flow.updates, {}), balanced=False, rest=recipe.H - own)
     if not flow.draws:
         return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
+    if piece.method == "barker":
+        return _barker_work(piece, flow)
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
     line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
     heat, returned = _log_ratio(recipe, piece, line)
@@ -329,6 +331,21 @@ def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
     normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
     predicts = piece.method is not None and METHODS[piece.method].predicts  # then the update is not linear in the noise
     return normal and not predicts
+
+
+def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
+    """The work of `barker`, T log a(z' - z) at z less T log a(z - z') at z', with a(z) = 1/(1 + exp(-f z/(T D)))."""
+    (x,) = flow.updates
+    slope = piece.drift.get(x, S.Zero) / (T * piece.diffusion[x, x])
+    before, moved = remembered(x, "tilt"), x - left(x)
+    returned = _softened(reversed_in_time(slope) * moved) - _softened(-before * moved)
+    kept = {left(x): x, before: slope}
+    return Worked(flow, S.Zero, balanced=False, returned=_over_sites(T * returned, x), kept=kept)
+
+
+def _softened(e: Expr) -> Expr:
+    """log(1 + exp(e)), of any size."""
+    return Max(e, 0) + log(1 + exp(-Abs(e)))
 
 
 def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:

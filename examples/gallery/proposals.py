@@ -88,6 +88,18 @@ persistent = Recipe(
     metropolis=True,
 )
 
+# The sign of the noise is tilted by the force, whose size a far start does not overshoot. Livingstone & Zanella 2022.
+barker = Recipe(
+    name="barker",
+    source="Livingstone & Zanella 2022",
+    state=(theta,),
+    H=potential(theta),
+    D={theta: 1},
+    pieces={"G": numerical(theta, "barker")},
+    scheme="G",
+    metropolis=True,
+)
+
 # Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
 gamma = positive("gamma", default=1.0, doc="friction rate")
 amagold = Recipe(
@@ -114,6 +126,7 @@ GALLERY = (
     Exhibit(pcn, step_size=0.1, steps=40_000, energy=LIKELIHOOD),
     Exhibit(pcnl, step_size=0.05, steps=40_000, energy=LIKELIHOOD),
     Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
+    Exhibit(barker, step_size=0.3, steps=40_000),
     Exhibit(persistent, step_size=0.4, steps=40_000),
     Exhibit(amagold, step_size=0.15, steps=4_000, energy=of_batch, values=ON_FOUR_ROWS),
 )
