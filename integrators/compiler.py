@@ -64,7 +64,6 @@ def compile(
     word = word_of(recipe, scheme, letters)
     if energy is not None:
         recipe = with_energy(recipe, energy)
-    check_fields(recipe, word)
     own = energy if recipe.potential else None
     flows, program = _lowered(recipe, word, tuple(letters.items()), frozen, reuse_gradient, own, scope)
     backend = "torch" if backend == "auto" else backend
@@ -98,6 +97,9 @@ def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
 
 def default_words(recipe: Recipe, letters: Mapping[str, Piece]) -> Iterator[str]:
     """B A O A B (with thermostats B A' O A' B) if solvable, then letters of single blocks, then Euler."""
+    if recipe.metrics:
+        yield "O L O" if recipe.D.is_zero_matrix is False else "L"
+        return
     if not recipe.momenta or recipe.jumps or recipe.fields:
         yield EULER
         return
@@ -222,14 +224,6 @@ def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:
     if shared:
         what = f"H has U times {scale}, and there would be one {shared[0]} for every tensor, but U is one for all"
         raise RecipeError(where, what, do="Use scope='chain'.")
-
-
-def check_fields(recipe: Recipe, word: Scheme | None) -> None:
-    """Refuse operators that are functions of a block, except in an Euler step, which reads them at its first state."""
-    if recipe.fields and (word is None or word.text != EULER):
-        M = recipe.fields[0]
-        what = f"the operator {M} is a function of {M.at}, and its flows are not known"
-        raise RecipeError(recipe.name, what, do="Use the word 'Euler', without acceptance.")
 
 
 def _check_directions(recipe: Recipe, word: Scheme, flows: Mapping[str, Flow]) -> None:

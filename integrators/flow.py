@@ -10,6 +10,7 @@ from sympy import Expr
 from sympy.utilities.iterables import connected_components
 
 from recipe.errors import RecipeError
+from recipe.fields import SlopeOfTotal, fields_of
 from recipe.symbols import Block, Partial, Potential, masked, step_size
 from recipe.symbols import duration as t
 
@@ -26,6 +27,7 @@ class Flow:
 
     `exact`: whether the updates have the law of the piece's SDE at time t. `even`: whether the flow has order 2 or is
     exact, so that palindromes keep order 2. `swaps`: for exchanged blocks, the block whose value each one takes.
+    `turns`: updates made one after the other, in place of `updates` at once.
     """
 
     letter: str
@@ -36,6 +38,14 @@ class Flow:
     equation: str
     even: bool = True
     swaps: Mapping[Block, Block] = field(default_factory=dict)
+    turns: tuple[dict[Block, Expr], ...] = ()
+
+    @property
+    def in_turn(self) -> tuple["Flow", ...]:
+        """The flow as flows that each move at once, one after the other."""
+        number = len(self.turns)
+        rules = [f"{self.rule}, {k} of {number}" for k in range(1, number + 1)]
+        return tuple(replace(self, updates=own, rule=rule, turns=()) for own, rule in zip(self.turns, rules)) or (self,)
 
     def over(self, fraction: Expr) -> dict[Block, Expr]:
         """The updates over a fraction of the step."""
@@ -72,6 +82,7 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
     >>> print(solve(Subsystem("O", drift={p: -3*p}, diffusion={}, supplied={})))
     O: dp = -3*p dt  [Ornstein-Uhlenbeck]
     """
+    refuse_moving_fields(piece, name)
     flow = on_the_line(piece, name)
     flow = replace(flow, updates=boundaries.kept_inside(flow.updates, piece))
     reflected = boundaries.reflected(piece)
@@ -84,6 +95,21 @@ def solve(piece: Subsystem, name: str = "") -> Flow:
         raise RecipeError(f"{name}, piece {piece.letter!r}", what, do=do)
     rule = flow.rule if piece.method == "reflected" else f"{flow.rule}, reflected"
     return replace(flow, rule=rule, exact=exact, even=exact)
+
+
+def refuse_moving_fields(piece: Subsystem, name: str, *, accepted: bool = False) -> None:
+    """Refuse operators at a moving block, except in a leapfrog, and, unless `accepted`, in Euler's step of D and Q."""
+    formulas = (*piece.drift.values(), *piece.diffusion.values())
+    moving = [M for f in formulas for M in fields_of(f) if M.at in piece.moving]
+    slopes = [M for f in formulas for x in f.atoms(SlopeOfTotal) for M in fields_of(x)]
+    if piece.method == "generalised leapfrog" or not (slopes or moving and (accepted or piece.method != "euler")):
+        return
+    M = (slopes or moving)[0]
+    what = f"the operator {M} is a function of {M.at}, and its flows are not known"
+    do = "Use the word 'Euler', without acceptance."
+    if slopes:
+        do = 'Use the letter L, numerical((theta, force(p)), "generalised leapfrog"): "O L O", say.'
+    raise RecipeError(name, what, do=do)
 
 
 def on_the_line(piece: Subsystem, name: str = "") -> Flow:
@@ -137,6 +163,10 @@ def _is_solvable(piece: Subsystem) -> bool:
 
 def _by_method(piece: Subsystem, name: str) -> Flow:
     method = METHODS[name]
+    if method.in_turn:
+        turns = method.advance(piece)
+        updates = {b: e for turn in turns for b, e in turn.items()}
+        return Flow(piece.letter, updates, (), name, False, str(piece), even=method.order >= 2, turns=turns)
     updates, draws = method.advance(piece)
     exact = shift(piece) is not None
     return Flow(piece.letter, updates, draws, name, exact, str(piece), even=exact or method.order >= 2)

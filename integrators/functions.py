@@ -145,3 +145,16 @@ class Change(Total):
         """The difference, by site where there are sites."""
         after, before = self.args
         return after - before
+
+
+class HalfStep(Expr):
+    """x + e(x) for a block x, or the solution y of y = x + e(y) if it `is_implicit`, by iteration from x.
+
+    Iterations settle at a change of eps^(3/4) of the largest site. A chain is lost (nan) where they do not settle, or
+    where those from x + e(x) do not lead back to x, up to ten times that.
+    """
+
+    is_commutative = is_real = True
+    block = property(lambda self: self.args[0])
+    change = property(lambda self: self.args[1])
+    is_implicit = property(lambda self: bool(self.args[2]))

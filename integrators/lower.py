@@ -18,6 +18,7 @@ from recipe.symbols import step_size as h
 from .derivatives import Composition, Derivative
 from .extraction import Constants, Names, Updates, extracted, shared
 from .flow import Flow
+from .functions import HalfStep
 from .predicted import Visit, visited
 from .program import Adapt, Draw, Gradient, Let, Local, Program, Set, Stage, Statement, verify
 from .scheme import Scheme
@@ -46,7 +47,7 @@ def lower(
     `value` formulas may read U itself, which the caller gives beside the gradient. Raises RecipeError for a formula
     that asks for more of U than its gradient and Hessian diagonal.
     """
-    moves = [(flows[letter], share) for letter, share in scheme.moves]
+    moves = [(flow, share) for letter, share in scheme.moves for flow in flows[letter].in_turn]
     word = Composition(recipe, scheme, moves, adapt or {}, reuse_gradient)
     if given_gradient:
         entry = {d: "given" for order in ((1, 0) if value else (1,)) for d in word.derivatives(order)}
@@ -121,8 +122,10 @@ class _Assembly:
             self._append(title, statements, drawn, updates)
 
     def _append(self, title: str, statements: list[Statement], drawn: Sequence[Draw], updates: Updates) -> None:
-        updates = {b: self.constants.hoist(b, e) for b, e in updates.items()}
-        lets, updates = self._settled(updates)
+        lets: list[Statement] = []
+        if not any(isinstance(e, HalfStep) for e in updates.values()):  # a formula of its own block, at other values
+            updates = {b: self.constants.hoist(b, e) for b, e in updates.items()}
+            lets, updates = self._settled(updates)
         in_lets = [s.name for s in lets if isinstance(s, Draw)]
         statements += [d for d in drawn if d.name not in in_lets]
         statements += [*lets, *_simultaneous(updates, self.names, Set)]

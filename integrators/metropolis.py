@@ -14,10 +14,11 @@ from sympy import And, Expr, Piecewise, S, Symbol, exp
 from recipe import Energy, Recipe
 from recipe.arguments import integer
 from recipe.errors import RecipeError
-from recipe.symbols import Adapted, Block, Potential, masked
+from recipe.fields import fields_of
+from recipe.symbols import Adapted, Block, Potential, Total, masked
 from recipe.symbols import temperature as T
 
-from .compiler import block_names, check_choices, check_fields, default_words, with_energy, word_of
+from .compiler import block_names, check_choices, default_words, with_energy, word_of
 from .derivatives import Derivative
 from .domains import COMPARED, bounds
 from .extraction import unused
@@ -69,7 +70,6 @@ def metropolised(
     accept with the probability min(1, exp(-work/T)), or stay and turn round
     """
     check_choices(recipe, backend)
-    check_fields(recipe, None)
     frozen = block_names(freeze, recipe)
     if energy is not None:
         recipe = with_energy(recipe, energy)
@@ -204,14 +204,15 @@ def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], r
 
 
 def _before(recipe: Recipe, H: Expr, moved: Collection[Block]) -> dict[Expr, Adapted]:
-    """The quantities that keep what H reads of moved blocks from before the proposal: the blocks, and energies."""
+    """The quantities that keep what H reads of moved blocks from before the proposal: blocks, energies, metrics."""
     outside, _ = masked(H, Potential)
     kept: dict[Expr, Adapted] = {b: remembered(b, "before") for b in recipe.state if b in moved and outside.has(b)}
     for U in recipe.potentials:
         if H.has(U) and {*U.blocks} & {*moved}:
             (name,) = Derivative(0, U).names(recipe).values()
             kept[U] = remembered(name, "value_before")
-    return kept
+    of_metrics = sorted((e for e in H.atoms(Total) if any(M.at in moved for M in fields_of(e))), key=str)
+    return kept | {e: Adapted(f"metric{k}__before", False, "real", S.Zero) for k, e in enumerate(of_metrics, 1)}
 
 
 def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
@@ -250,6 +251,9 @@ def _with_returns(moves: tuple[Move, ...], flows: Mapping[str, Flow]) -> tuple[M
 
 def _only(flow: Flow, letter: str, condition: object, memory: Collection[Adapted]) -> Flow:
     """The flow for the chains that meet a condition; quantities of the memory are updated for all chains."""
+    if flow.turns:
+        do = "Write a palindrome, O L O say."
+        raise RecipeError(f"work of {flow.letter!r}", f"{flow.rule} has no direction in a word that is none", do=do)
     updates = {b: e if b in memory else Piecewise((e, condition), (b, True)) for b, e in flow.updates.items()}
     return replace(flow, letter=letter, updates=updates)
 
@@ -288,22 +292,24 @@ def _subtracted(program: Program) -> frozenset[Symbol]:
 def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Program:
     """The program with a copy of the state before the proposal, and acceptance or rejection after it."""
     letters = [letter for letter, _ in path.moves]
-    begin, end = letters.index(BEGIN), letters.index(END)
-    others = len(program.stages) - len(path.moves)  # the stage of carried derivatives
+    first, last = letters.index(BEGIN), letters.index(END)
+    lengths = [len(path.flows[letter].in_turn) for letter in letters]
+    others = len(program.stages) - sum(lengths)  # the stage of carried derivatives
     stages = list(program.stages)
-    changed = {b for letter, _ in path.moves[begin:end] for b in path.flows[letter].updates}
+    changed = {b for letter, _ in path.moves[first:last] for b in path.flows[letter].updates}
     subjects: list[Block | Local] = [b for b in moving if b in changed]
     subjects += [g for _, g in program.carried]
-    kept = stages[begin + others]
+    begin, end = others + sum(lengths[:first]), others + sum(lengths[:last])
+    kept = stages[begin]
     before = {s.value: s.name for s in kept.statements if isinstance(s, Let)}
     new: dict[Symbol, Local] = {}
     for s in (s for s in subjects if s not in before):
         name = unused(f"{s}_before", {old.name for old in (before | new).values()})
         new[s] = Local(name, bool(s.is_vector))
     keeping = tuple(Let(old, s) for s, old in new.items())
-    stages[begin + others] = Stage(kept.title, (*keeping, *kept.statements))
+    stages[begin] = Stage(kept.title, (*keeping, *kept.statements))
     taken = {d.name for d in program.draws}
-    stages.insert(end + others + 1, _acceptance({s: (before | new)[s] for s in subjects}, taken))
+    stages.insert(end + 1, _acceptance({s: (before | new)[s] for s in subjects}, taken))
     program = replace(program, stages=tuple(stages), constants=(*program.constants, Let(COLDNESS, 1 / T)))
     verify(program)
     return program

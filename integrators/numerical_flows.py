@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sympy import Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt
+from sympy import Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt, sympify
 
 from recipe.errors import RecipeError
-from recipe.symbols import Block, Crossing, Partial, Total, temperature
+from recipe.symbols import Block, Crossing, Partial, Total, masked, temperature, total
 from recipe.symbols import duration as t
 
 from .flow_rules import Solution, brownian, ornstein_uhlenbeck
+from .functions import HalfStep
 from .predicted import at
 from .split import Subsystem
 from .variates import Normal, Time, Uniform, Variate
@@ -142,12 +143,39 @@ def barker(piece: Subsystem) -> Solution:
     return {x: x + Piecewise((z, ahead), (-z, True))}, (normal, turn)
 
 
-class Method(NamedTuple):
-    """A numerical flow, its weak order, and whether the flow evaluates the drift at predicted points."""
+def generalised_leapfrog(piece: Subsystem) -> tuple[dict[Block, Expr], ...]:
+    """Half steps of dx = f(x, p) dt, dp = g(x, p) dt in turn, each at the present value of the other block:
 
-    advance: Callable[[Subsystem], Solution]
+        p = p_0 + (t/2) g(x_0, p),  x = x_0 + (t/2) f(x_0, p),  x_1 = x + (t/2) f(x_1, p),  p_1 = p + (t/2) g(x_1, p)
+
+    The second undoes the third and the first the fourth when t changes its sign: the flow is reversible, and keeps the
+    volume where f = dH/dp and g = -dH/dx. Source: Girolami and Calderhead (2011), "Riemann manifold Langevin and
+    Hamiltonian Monte Carlo methods", eqs. (16)-(18); Leimkuhler and Reich (2004), section 4.2.
+    """
+    where = f"numerical(..., 'generalised leapfrog') for {piece.letter!r}"
+    moving = sorted(piece.drift, key=lambda b: piece.drift[b].has(Partial))  # the momentum feels the force
+    if len(moving) != 2 or piece.diffusion or not all(b.is_vector and b.domain.is_real for b in moving):
+        what = f"it moves a position and a momentum without noise, got {piece}"
+        raise RecipeError(where, what, do="Let the friction and the noise be another piece: O, friction(p) + noise(p).")
+    x, p = moving
+    for b, f in piece.drift.items():
+        if masked(f, Crossing)[0].atoms(Total) - {total(1)}:
+            raise RecipeError(where, f"the drift of {b} reads a sum over sites, {f}", do="Cut it finer.")
+    half = {b: expand(t / 2 * f) for b, f in piece.drift.items()}
+    turns = ((p, True), (x, False), (x, True), (p, False))
+    return tuple({b: HalfStep(b, half[b], sympify(is_implicit))} for b, is_implicit in turns)
+
+
+class Method(NamedTuple):
+    """A numerical flow, its weak order, and whether the flow evaluates the drift at predicted points.
+
+    `in_turn`: whether the flow is several updates, one after the other.
+    """
+
+    advance: Callable[[Subsystem], Any]
     order: int
     predicts: bool = False
+    in_turn: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -158,4 +186,5 @@ METHODS: dict[str, Method] = {
     "reflected": Method(reflected, order=1),
     "exponential": Method(exponential, order=1),
     "barker": Method(barker, order=1),
+    "generalised leapfrog": Method(generalised_leapfrog, order=2, in_turn=True),
 }

@@ -11,7 +11,7 @@ from recipe import Recipe
 from recipe import operators as declared
 from recipe.certificate.smoothness import jumps_beyond_rounding
 from recipe.errors import RecipeError
-from recipe.operators import KINDS, Applied, operators_of, parts
+from recipe.operators import KINDS, Applied, Divergence, operators_of, parts
 
 from .operators import ROUNDING, AtStates, Dense, Field, Operator, value_of
 
@@ -44,6 +44,9 @@ def _read(recipe: Recipe, M: declared.Operator, value: Any) -> Any:
     if not isinstance(value, Field):
         what = f"it is a function of {M.at}, got {value!r}"
         raise RecipeError(where, what, do="Pass Field(matrix, divergence).")
+    if value.divergence is None and recipe.gamma.has(Divergence(M)):
+        what = "Gamma has the divergence of a matrix that moves, sum_j dM_ij/dtheta_j, and it is not given"
+        raise RecipeError(where, what, do="Pass Field(matrix, divergence=lambda theta: ...).")
     return value
 
 
@@ -140,7 +143,7 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
             _check_shapes(where, there, points)
             for matrix in there.matrix:
                 check_kind(where, M.matrix_kind, Dense(matrix))
-            for point, divergence in zip(points, there.divergence, strict=True):
+            for point, divergence in zip(points, () if there.divergence is None else there.divergence):
                 _check_divergence(where, values[M.name], point, divergence.double())
             _check_jumps(where, values[M.name], x[0], noise[0])
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
@@ -159,7 +162,7 @@ def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torc
             # another length along each axis: different fields may agree at 0
             aside = 0.1 * torch.arange(1, x.numel() + 1, device=x.device).to(x.dtype).cos().reshape(x.shape)
             there = values[M.name].at(torch.cat([x, x + aside]))
-            known[M.name] = [there.matrix.float(), there.divergence.float()]
+            known[M.name] = [x.float() for x in (there.matrix, there.divergence) if x is not None]
     return known
 
 
@@ -167,6 +170,8 @@ def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
     sites = points[0].numel()
     shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
     for name, (values, shape) in shapes.items():
+        if values is None:
+            continue
         if tuple(values.shape[1:]) != shape:
             what = f"its {name} has the shape {tuple(values.shape[1:])}, and a chain has {sites} sites"
             raise RecipeError(where, what, do=f"Return the shape {shape}.")

@@ -16,10 +16,9 @@ import torch
 from recipe.errors import RecipeError
 
 from .backends import torch_prelude
+from .fields import ROUNDING, AtStates, Field  # noqa: F401 (a field is a value of an operator, too)
 
 Function = Callable[[torch.Tensor], torch.Tensor]
-
-ROUNDING = 1e-12  # largest asymmetry and negative eigenvalue, relative to the largest entry or eigenvalue
 
 
 class Operator(ABC):
@@ -346,55 +345,3 @@ def put_together(value: Any) -> Any:
         return value
     ((name, arguments),) = value.items()
     return SAVED[name](*map(put_together, arguments))
-
-
-# ---- fields of matrices
-
-
-class Field:
-    """Value of an operator that is a function of theta: a matrix at every theta, and its row divergence.
-
-        Gamma_i = sum_j dM_ij / dtheta_j
-
-    `matrix(theta)`: `(sites, sites)`, `divergence(theta)`: in the shape of theta, both torch functions of one chain, in
-    the dtype of theta. Before its first step a run checks the divergence by differences of the matrix. Raises
-    RecipeError if one of the two is missing.
-
-    >>> M = Field(lambda x: torch.outer(x, x) + torch.eye(2), divergence=lambda x: 3 * x)
-    >>> M.at(torch.ones(1, 2)) @ torch.tensor([[1.0, 0.0]])
-    tensor([[2., 1.]])
-    """
-
-    def __init__(self, matrix: Callable, divergence: Callable | None = None) -> None:
-        if not callable(matrix):
-            what = f"its matrix is a function of theta, got {matrix!r}"
-            raise RecipeError("Field", what, do="Pass Field(lambda theta: ..., divergence=lambda theta: ...).")
-        if not callable(divergence):
-            what = "Gamma has the divergence of a matrix that moves, sum_j dM_ij/dtheta_j, and it is not given"
-            raise RecipeError("Field", what, do="Pass divergence=lambda theta: ...")
-        self.matrix = matrix
-        self.divergence = divergence
-
-    def at(self, x: torch.Tensor) -> "AtStates":
-        """The matrices at the states of all chains, `(chains, *shape)`."""
-        return AtStates(torch.vmap(self.matrix)(x), torch.vmap(self.divergence)(x))
-
-    def __repr__(self) -> str:
-        return "Field"
-
-
-class AtStates(torch_prelude.Dense):
-    """A matrix for every chain, `(chains, sites, sites)`, with its `divergence`, `(chains, *shape)`."""
-
-    def __init__(self, matrix: torch.Tensor, divergence: torch.Tensor) -> None:
-        super().__init__(matrix)
-        self.divergence = divergence
-
-    def root(self) -> Any:
-        """A square root; nan for chains whose matrix is not positive semidefinite."""
-
-        def root_or_nan(m: torch.Tensor) -> torch.Tensor:
-            is_negative = m < -ROUNDING * m.abs().amax(-1, keepdim=True)  # more than by rounding
-            return m.clamp(min=0).sqrt().masked_fill(is_negative, float("nan"))
-
-        return self.function(root_or_nan)

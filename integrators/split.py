@@ -11,6 +11,7 @@ from sympy import Add, Expr, ImmutableMatrix, S
 from recipe import Recipe, force, friction, noise
 from recipe.algebra import entries
 from recipe.errors import RecipeError, did_you_mean
+from recipe.fields import SlopeOfTotal
 from recipe.pieces import Piece, lettered, numerical, piece
 from recipe.symbols import Block, Partial, temperature
 
@@ -82,7 +83,8 @@ def _text(e: Expr) -> str:
 def default_letters(recipe: Recipe) -> dict[str, Piece]:
     """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O.
 
-    If blocks of O or of C couple, each block also has a letter of its own: O1, O2, C1, C2.
+    Where H has a metric, L is A with B by a generalised leapfrog. If blocks of O or of C couple, each block also has a
+    letter of its own: O1, O2, C1, C2.
     """
     letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
     if recipe.momenta:
@@ -91,6 +93,8 @@ def default_letters(recipe: Recipe) -> dict[str, Piece]:
         letters["O"] = piece(tuple(frictions.values()))
         letters["F"] = letters["B"] + letters["O"]
         letters |= _each(recipe, "O", frictions)
+        if recipe.metrics:
+            letters["L"] = numerical((letters["A"], letters["B"]), "generalised leapfrog")
     if recipe.thermostats:
         letters["C"] = piece(recipe.thermostats)
         letters["A'"] = letters["A"] + letters["C"]
@@ -167,7 +171,7 @@ def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
 
 def _part(term: Expr, auxiliary: Collection[Block]) -> str:
     """The part of a row that a term of the drift belongs to."""
-    if term.free_symbols & auxiliary:
+    if term.free_symbols & auxiliary and not term.has(SlopeOfTotal):
         return "friction"
     names = {p.U.name for p in term.atoms(Partial)}
     return _kick(*names) if names else "spring"

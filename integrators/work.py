@@ -24,6 +24,7 @@ from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
+from recipe.calculus import derivative
 from recipe.derive import circulation, residual
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
@@ -34,7 +35,7 @@ from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
-from .flow import Flow, on_the_line, solve
+from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .functions import Change, MatrixOU
 from .jump import solve_jump
 from .numerical_flows import METHODS
@@ -125,7 +126,8 @@ def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> 
     for term in Add.make_args(H):
         if not term.has(*after, *before):
             continue
-        whole = next((f for f in Mul.make_args(term) if isinstance(f, Total) and is_site(f.integrand)), None)
+        sums = (f for f in Mul.make_args(term) if isinstance(f, Total) and f not in before)
+        whole = next((f for f in sums if is_site(f.integrand)), None)
         if whole is None:
             of_chain.append(term)
         else:
@@ -188,9 +190,14 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
 
 def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
     """The work of a piece; `in_part`: whether the word leaves out terms of the drift."""
+    refuse_moving_fields(piece, recipe.name, accepted=True)
     flow = _solved(piece, recipe.name)
     if flow.exact and _is_balanced(piece, recipe.H):
         return Worked(flow, S.Zero, balanced=True)
+    if flow.turns:
+        _refuse_irreversible(piece, flow, f"{recipe.name}, work of {flow.letter!r}")
+        _refuse_expansion(recipe, piece)
+        return Worked(flow, S.Zero, balanced=False)
     own = _balanced_part(recipe, piece) if in_part and flow.exact else None
     if own is not None:
         return Worked(flow, -change(own, flow.updates, {}), balanced=False, rest=recipe.H - own)
@@ -271,9 +278,19 @@ def _refuse_irreversible(piece: Subsystem, flow: Flow, where: str) -> None:
         if even.expand() != 0 and vanishes(even) is None:
             what = f"its drift has friction without the noise that goes with it, {even / 2}: no path leads back"
             raise RecipeError(where, what, do="Put the friction and the noise of a block into one piece.")
-    if not flow.exact:
+    if not (flow.exact or flow.turns):
         what = f"the method {flow.rule!r} is not reversed by -Q: no path leads back"
         raise RecipeError(where, what, do="Use exact pieces, B A B say.")
+
+
+def _refuse_expansion(recipe: Recipe, piece: Subsystem) -> None:
+    """Refuse a leapfrog of a position x and a momentum p but for dx = k dH/dp dt, dp = -k dH/dx dt: it keeps volume."""
+    x, p = piece.drift
+    k = -recipe.Q[recipe.state.index(x), recipe.state.index(p)]
+    rest = (piece.drift[x] - k * derivative(recipe.H, p), piece.drift[p] + k * derivative(recipe.H, x))
+    if k.free_symbols & {*recipe.state} or not all(map(vanishes, rest)):
+        what = f"{piece} is not k dH/d{p}, -k dH/d{x} with a number k, and its volume is not known"
+        raise RecipeError(f"{recipe.name}, work of {piece.letter!r}", what, do="Let Q be a number there.")
 
 
 def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:

@@ -22,7 +22,7 @@ from .energy import Energy
 from .errors import RecipeError
 from .laws import by_category
 from .maps import mapped
-from .operators import operator
+from .operators import logdet, operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .results import Certificate
 from .swaps import swap
@@ -54,6 +54,7 @@ __all__ = [
     "num_data",
     "numerical",
     "observe",
+    "logdet",
     "operator",
     "positive",
     "copies",

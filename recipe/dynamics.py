@@ -61,7 +61,7 @@ class Dynamics:
     @cached_property
     def symbols(self) -> set[Symbol]:
         """The symbols in the formulas, without symbols of the step."""
-        symbols = set().union(*(e.free_symbols for e in self.formulas), self.adapt)
+        symbols = set().union(*(e.atoms(Symbol) for e in self.formulas), self.adapt)  # a field reads its block unsaid
         starts = (a.start for a in symbols if isinstance(a, Adapted))
         return symbols.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 
@@ -79,6 +79,11 @@ class Dynamics:
     def fields(self) -> tuple[Operator, ...]:
         """The operators that are functions of a block."""
         return tuple(M for M in self.operators if M.at is not None)
+
+    @property
+    def metrics(self) -> tuple[Operator, ...]:
+        """The fields in H."""
+        return tuple(M for M in self.fields if M in self.H.free_symbols)
 
     @cached_property
     def adapted(self) -> tuple[Adapted, ...]:

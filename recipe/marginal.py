@@ -6,11 +6,11 @@ of the other blocks has the energy H_0 + total(T log(a)/2 - c^2/(2a)).
 
 from dataclasses import dataclass
 
-from sympy import Expr, S, log
+from sympy import Expr, S, expand_log, log
 
 from .calculus import derivative, expanded, in_lowest_terms
 from .declared import Block, temperature
-from .operators import coefficient, is_operator, times
+from .operators import Diagonal, coefficient, is_operator, times
 from .symbols import total
 
 
@@ -42,7 +42,10 @@ def eliminate_gaussians(
         waiting.remove(b)
         mean = in_lowest_terms(times(1 / a, -c))
         gaussians.append(Gaussian(b, mean, a))
-        rest = temperature * log(a) / 2 + (c * mean / 2 if is_operator(a) else -(c**2) / (2 * a))
+        if is_operator(a):
+            rest = temperature * Diagonal(expand_log(log(a))) / 2 + c * mean / 2
+        else:
+            rest = temperature * log(a) / 2 - c**2 / (2 * a)
         H = expanded(H.xreplace({b: S.Zero}) + (total(rest) if b.is_vector else rest))
     return tuple(gaussians), H
 

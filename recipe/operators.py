@@ -9,15 +9,26 @@ operator does no work.
 
 from functools import lru_cache
 
-from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand
+from sympy import Add, Dummy, Expr, Mul, Piecewise, S, Symbol, diff, expand, expand_log, log
 from sympy.printing.precedence import PRECEDENCE
 
 from .calculus import derivative, expanded
 from .declared import Block, Parameter
 from .domains import NAMED
 from .errors import RecipeError
+from .fields import (  # noqa: F401 (words of operators are imported from here, too)
+    Divergence,
+    SlopeOfRow,
+    SlopeOfTotal,
+    divergence,
+    fields_of,
+    is_skew,
+    operators_of,
+    skew_operators,
+    transposed,
+)
 from .formulas import formula
-from .symbols import Crossing, Partial, SiteDummy, Total, is_site, masked
+from .symbols import Crossing, Partial, SiteDummy, Total, is_site, masked, total
 
 # Sign of the eigenvalues (imaginary for a skew operator), and the kind in words, by kind.
 KINDS = {
@@ -48,6 +59,11 @@ class Operator(Parameter):
         return (self.name, self.matrix_kind, self.doc, self.at), {}
 
     @property
+    def free_symbols(self) -> set:
+        """The operator itself, and the block that a field is a function of."""
+        return {self} if self.at is None else {self, self.at}
+
+    @property
     def range_in_words(self) -> str:
         """The kind of the operator in words."""
         return f"{self.matrix_kind} operator"
@@ -59,6 +75,23 @@ class Operator(Parameter):
     def inverse(self, e: Expr) -> Expr:
         """The product of the inverse of the operator and an expression with one value per site."""
         return times(1 / self, formula(e, f"{self}.inverse(...)"))
+
+
+def logdet(M: Expr) -> Expr:
+    """log det F(M) of a formula of a definite operator: the sum over sites of the diagonal of log F(M).
+
+    A metric G that is a function of theta has temperature*logdet(G)/2 in H, so that the integral of
+    exp(-p.G^-1 p/(2 T)) over p takes nothing off exp(-U/T). Raises RecipeError for what is no definite operator.
+
+    >>> from recipe import vector
+    >>> G = operator("G", at=vector("theta"))
+    >>> logdet(G), logdet(1/G)
+    (total(diagonal(log(G))), -total(diagonal(log(G))))
+    """
+    F = formula(M, "logdet")
+    if not (is_operator(F) and F.is_positive):
+        raise RecipeError("logdet", f"{F} is no definite operator", do='Declare G = operator("G", at=theta).')
+    return total(Diagonal(expand_log(log(F))))
 
 
 def operator(name: str, *, kind: str = "definite", at: Block | None = None, doc: str = "") -> Operator:
@@ -80,22 +113,6 @@ def operator(name: str, *, kind: str = "definite", at: Block | None = None, doc:
     if at is not None and not (isinstance(at, Block) and at.is_vector):
         raise RecipeError(f"operator {name!r}", f"it is at a vector of the state, got {at!r}", do="Pass at=theta.")
     return Operator(name, kind, doc, at)
-
-
-def operators_of(e: Expr) -> set[Symbol]:
-    """The operators that an expression reads."""
-    return {s for s in e.free_symbols if getattr(s, "is_operator", False)}
-
-
-def fields_of(e: Expr) -> set[Operator]:
-    """The fields in an expression: operators that are functions of a block."""
-    return {s for s in e.free_symbols if isinstance(s, Operator) and s.at is not None}
-
-
-def divergence(entry: Expr, s: Symbol) -> Expr:
-    """The row divergence, by a block s, of an entry of D or Q that is linear in fields."""
-    fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
-    return Add(*(diff(entry, M) * Divergence(M) for M in fields))
 
 
 def is_operator(e: Expr) -> bool:
@@ -122,16 +139,6 @@ def parts(F: Expr) -> list[tuple[Expr, Expr]]:
 def _by_site(product: Expr) -> tuple[Expr, Expr]:
     factors = Mul.make_args(product)
     return Mul(*filter(is_site, factors)), Mul(*(f for f in factors if not is_site(f)))
-
-
-def transposed(F: Expr) -> Expr:
-    """The transpose of a formula of operators: skew operators change their sign."""
-    return F.xreplace({s: -s for s in _skew(F)})
-
-
-def is_skew(F: Expr) -> bool:
-    """Whether a formula of an operator is a skew matrix."""
-    return transposed(F) == -F
 
 
 def times(F: Expr, e: Expr) -> Expr:
@@ -179,16 +186,19 @@ class Applied(Crossing):
 
     def _eval_derivative(self, s):
         if getattr(s, "is_vector", False):
-            moving = [M for M in fields_of(self.formula) if M.at == s]
-            return Slope(self.formula, self.argument, s) + Add(*(SlopeOfRow(M, self.argument) for M in moving))
+            own = Slope(self.formula, self.argument, s)
+            return own + SlopeOfRow(self.formula, self.argument) if _is_at(self.formula, s) else own
         return times(diff(self.formula, s), self.argument) + times(self.formula, diff(self.argument, s))
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
-        """d total(weight F(e))/ds at the site of s, at fixed weight: d total(F^T(weight) e)/ds."""
-        if any(M.at == s for M in fields_of(self.formula)):
-            return super().pulled_back(weight, s)
+        """d total(weight F(e))/ds at the site of s, at fixed weight: d total(F^T(weight) e)/ds, and through a field."""
         held = SiteDummy("weight", real=True)
-        return Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
+        own = Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
+        if not _is_at(self.formula, s):
+            return own
+        if _is_at(weight, s) or _is_at(self.argument, s):
+            return super().pulled_back(weight, s)
+        return own + SlopeOfTotal(Total(weight * self), s)
 
     def summed(self, integrand: Expr) -> Expr:
         """The simplest integrand with an equal sum, or 0."""
@@ -214,7 +224,16 @@ class Diagonal(Crossing):
     """The diagonal of a formula of an operator, one value per site; 0 for a skew operator."""
 
     def __new__(cls, F):
+        (inside, outside), *others = parts(F)
+        if others or outside is not S.One:
+            return Add(*(k * (cls(own) if operators_of(own) else own) for own, k in parts(F)))
         return S.Zero if is_skew(F) else Expr.__new__(cls, F)
+
+    def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
+        """d total(weight F_ii)/ds at the site of s, at fixed weight: of a field, for a weight per chain."""
+        if not _is_at(self, s):
+            return S.Zero
+        return super().pulled_back(weight, s) if is_site(weight) else weight * SlopeOfTotal(Total(self), s)
 
     def _eval_is_positive(self):
         return True if self.args[0].is_positive else None
@@ -264,44 +283,9 @@ class Slope(Crossing):
         return f"diagonal(({F}) d({e})/d{s})"
 
 
-class Divergence(Crossing):
-    """sum_j dM_ij/dtheta_j at each site i, for an operator M that is a function of theta."""
-
-    def __new__(cls, M):
-        return Expr.__new__(cls, M)
-
-    def _eval_derivative(self, s):
-        return SlopeOfDivergence(*self.args) if s == self.args[0].at else S.Zero
-
-    def _sympystr(self, printer):
-        return f"divergence({printer._print(self.args[0])})"
-
-    def _latex(self, printer):
-        return rf"\nabla\!\cdot {printer._print(self.args[0])}"
-
-
-class SlopeOfDivergence(Crossing):
-    """The derivative of the divergence at site i by the block at site i; its total is 0 for a skew operator."""
-
-    def summed(self, integrand: Expr) -> Expr:
-        """0 for a skew operator, else the integrand."""
-        return S.Zero if integrand == self and is_skew(self.args[0]) else integrand
-
-    def _sympystr(self, printer):
-        return f"diagonal(d divergence({printer._print(self.args[0])}))"
-
-
-class SlopeOfRow(Crossing):
-    """sum_k dM_ik/dtheta_i e_k at site i; its total over sites is the total of e times the divergence of M^T."""
-
-    def summed(self, integrand: Expr) -> Expr:
-        """e times the divergence of the transpose."""
-        M, e = self.args
-        sign = -1 if is_skew(M) else 1
-        return sign * e * Divergence(M) if integrand == self else integrand
-
-    def _sympystr(self, printer):
-        return f"diagonal((d {printer._print(self.args[0])})({printer._print(self.args[1])}))"
+def _is_at(e: Expr, s: Symbol) -> bool:
+    """Whether an expression reads a field at a block."""
+    return any(M.at == s for M in fields_of(e))
 
 
 def _is_gradient(e: Expr, s: Symbol) -> bool:
@@ -311,13 +295,9 @@ def _is_gradient(e: Expr, s: Symbol) -> bool:
     return isinstance(e, Applied) and e.argument == s and transposed(e.formula) == e.formula
 
 
-def _skew(F: Expr) -> set[Symbol]:
-    return {s for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"}
-
-
 def _of_one_site(F: Expr) -> Expr:
     """A formula of operators for a chain with a single site, where a skew matrix is 0."""
-    return F.xreplace(dict.fromkeys(_skew(F), S.Zero))
+    return F.xreplace(dict.fromkeys(skew_operators(F), S.Zero))
 
 
 @lru_cache(maxsize=4096)

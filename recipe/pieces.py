@@ -19,7 +19,16 @@ from .laws import Law
 
 PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
-METHODS = ("euler", "heun", "randomised midpoint", "stochastic runge-kutta", "reflected", "exponential", "barker")
+METHODS = (
+    "euler",
+    "heun",
+    "randomised midpoint",
+    "stochastic runge-kutta",
+    "reflected",
+    "exponential",
+    "barker",
+    "generalised leapfrog",
+)
 
 
 Part = tuple[str, Block | str]  # a part of a block's row, or "kick" and a potential's name for all rows
@@ -161,9 +170,10 @@ def numerical(spec: Any, method: str) -> Piece:
 
     `spec`: a piece, a block or a tuple of both; `method`: "euler" (Euler-Maruyama), "reflected" (Euler, then the
     absolute value), "exponential" (one block, exact for a linear drift, with the rate frozen at its initial value),
-    "barker" (one block, noise whose sign the drift tilts), or a method of weak order 2 for noise independent of the
-    moving blocks: "heun" (two gradients, if the piece has the force), "randomised midpoint" (two) and "stochastic
-    runge-kutta" (three). Raises RecipeError for another method.
+    "barker" (one block, noise whose sign the drift tilts), "generalised leapfrog" (a position and a momentum of any H,
+    implicit), or a method of weak order 2 for noise independent of the moving blocks: "heun" (two gradients, if the
+    piece has the force), "randomised midpoint" (two) and "stochastic runge-kutta" (three). Raises RecipeError for
+    another method.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))

@@ -130,20 +130,26 @@ def _operators(recipe: Dynamics) -> Refusals:
 
 
 def _fields(recipe: Dynamics) -> Refusals:
-    """Refuse fields anywhere but as the only entry in their block's row of D or Q."""
+    """Refuse fields in updates, jumps and supplied noise, and entries of D and Q whose divergence does not follow."""
     for M in recipe.fields:
         where = f"operator {M}"
         if M.at not in recipe.state:
             yield where, f"it is a function of {M.at}, which is no block", "Put it into the state."
-        others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
+        others = (*recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
         if any(M in e.free_symbols for e in others):
-            what = f"it stands in H, in supplied, in an update or in a jump, and moves with {M.at}"
-            yield where, what, f"A function of {M.at} stands in D or Q alone."
+            what = f"it stands in supplied, in an update or in a jump, and moves with {M.at}"
+            yield where, what, f"A function of {M.at} stands in H, D or Q."
+        forms = {x.formula for x in recipe.H.atoms(Applied) if M in x.free_symbols} - {M, 1 / M}
+        if forms:
+            what = f"H has {min(map(str, forms))}, whose slope by {M.at} is not known"
+            yield where, what, f"Apply {M} or its inverse, of a momentum."
     for where, a, b, entry in _entries(recipe):
         for M in sorted(fields_of(entry), key=str):
-            if not a == b == M.at:
+            if M.at not in (a, b):
+                continue
+            if a != b:
                 what = f"{M} is a function of {M.at}, and stands in the row of {a} and the column of {b}"
-                yield where, what, f"Let it stand at {M.at} alone."
+                yield where, what, f"Let it stand in the row and the column of {M.at}, or in neither."
             if diff(entry, M).free_symbols & {M, *recipe.state}:
                 do = "Give all that moves as one operator, with its divergence."
                 yield where, f"the divergence of {entry} does not follow from that of {M}", do
@@ -167,7 +173,7 @@ def _operator_formula(where: str, F: Expr, blocks: Iterable[Block]) -> Refusals:
     """Refuse formulas of several operators, formulas that change with the state, and blocks that are not real."""
     if len(operators_of(F)) > 1:
         yield where, f"the operators in {F} do not commute", "Apply one after the other, A(B(p))."
-    for moving in sorted((s for s in F.free_symbols if isinstance(s, Block)), key=str):
+    for moving in sorted((s for s in F.atoms(Block)), key=str):
         yield where, f"{F} changes with {moving}", f"Let {moving} multiply an operator."
     for b in blocks:
         if not b.domain.is_real:

@@ -297,8 +297,9 @@ def test_the_check_takes_right_fields_of_any_scale_and_shape():
 
 H_OF_BOTH = U + total(p**2) / 2
 BAD_RECIPES = {
-    "it stands in H, in supplied, in an update or in a jump": dict(H=H_OF_BOTH + total(p * M(p)) / 2),
-    "stands in the row of p and the column of p": dict(D={p: M}),
+    "it stands in supplied, in an update or in a jump": dict(supplied={p: M / 2}),
+    "H has M\\*\\*2, whose slope by theta is not known": dict(H=H_OF_BOTH + total(p * M(M(p))) / 2),
+    "stands in the row of theta and the column of p": dict(Q={(theta, p): M}),
     "which is no block": dict(D={p: operator("N", at=z)}),
     "the divergence of 1/M does not follow": dict(D={theta: 1 / M}),
     "the divergence of J\\*total\\(p\\) does not follow": dict(D={theta: 1}, Q={theta: J * total(p)}),

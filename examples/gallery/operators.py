@@ -5,7 +5,7 @@ from exhibit import Exhibit
 
 from integrators.adapting import Covariance
 from integrators.operators import Field, Kronecker
-from recipe import Recipe, operator, positive, potential, refresh, step_size, temperature, total, vector
+from recipe import Recipe, logdet, operator, positive, potential, refresh, step_size, temperature, total, vector
 
 theta, p = vector("theta"), vector("p")
 M, J = operator("M"), operator("J", kind="skew")
@@ -62,6 +62,32 @@ def inverse_metric(theta: torch.Tensor) -> torch.Tensor:
 def divergence_of_inverse(theta: torch.Tensor) -> torch.Tensor:
     """Its row divergence, (0, 2)."""
     return torch.tensor([0.0, 2.0], dtype=theta.dtype)
+
+
+# A metric in the kinetic energy, which is that of the Hessian's absolute values, made smooth: (S^2 + 1)^(1/2).
+# Girolami & Calderhead 2011, section 4; Betancourt 2013, section 3.
+metric = operator("metric", at=theta)
+riemannian = Recipe(
+    name="riemannian-hmc",
+    source="Girolami & Calderhead 2011, section 4; Betancourt 2013",
+    state=(theta, p),
+    H=U + total(p * metric.inverse(p)) / 2 + temperature * logdet(metric) / 2,
+    D={},
+    Q=TURNS,
+    jumps={"R": refresh(p)},
+    scheme="R L L L L",
+    metropolis=True,
+)
+
+
+def softened_hessian(theta: torch.Tensor) -> torch.Tensor:
+    """(S^2 + 1)^(1/2) of the Hessian S of the banana, by the square root of a 2 x 2 matrix in closed form."""
+    x, y = theta
+    S = torch.stack([1 - 2 * (y - x**2) + 4 * x**2, -2 * x, -2 * x, torch.ones_like(x)]).reshape(2, 2)
+    identity = torch.eye(2, dtype=theta.dtype)
+    square = S @ S + identity
+    root = (square[0, 0] * square[1, 1] - square[0, 1] ** 2).sqrt()
+    return (square + root * identity) / (square[0, 0] + square[1, 1] + 2 * root).sqrt()
 
 
 # A current that does no work. Lelievre, Nier & Pavliotis 2013.
@@ -129,6 +155,7 @@ GALLERY = [
     Exhibit(hamiltonian, 1.2, 5000, values={"M": DENSE}),
     Exhibit(warmed, 0.5, 5000, values={"C": Covariance()}),
     Exhibit(manifold, 0.015, 6000, values={"G_inverse": Field(inverse_metric, divergence=divergence_of_inverse)}),
+    Exhibit(riemannian, 1.2, 100, values={"metric": Field(softened_hessian)}),
     Exhibit(current, 0.01, 40_000, values={"J": SKEW}),
     Exhibit(field, 0.1, 10_000, values={"J": SKEW}),
     Exhibit(friction, 0.1, 10_000, values={"B_hat": PATH}),

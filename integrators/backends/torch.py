@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sympy import Symbol
 
 from recipe import symbols
+from recipe.fields import fields_of
 from recipe.symbols import Potential, num_data, step_number
 
 from ..flow import Flow
@@ -75,7 +76,9 @@ def step_source(program: Program, writer: Writer, name: str = "step") -> str:
         body.append(f"n = {sites}")
     body += _operators(recipe, writer)
     body += _constants(program, writer)
+    stale: set[Symbol] = set()
     for stage in program.stages:
+        body += _fields_anew(program, stage, writer, stale)
         if stage.title != "gradient":
             body.append(f"# {stage.title}")
         for statement in stage.statements:
@@ -90,6 +93,21 @@ def _operators(recipe, writer):
     moving = [(writer.names[M.name], writer.names[M.at.name]) for M in recipe.fields]
     lines = [f"{name} = {writer.call('operator', name)}" for name in constant]
     return lines + [f"{name} = {writer.call('field', name, at)}" for name, at in moving]
+
+
+def _fields_anew(program, stage, writer, stale):
+    """Lines that evaluate anew what a stage reads of fields and formulas of them; `stale`: those of earlier states."""
+    formulas = {s.name: s for s in program.constants if isinstance(s, Let) and fields_of(s.value)}
+    read = _read(stage.statements) & stale
+    asked = {M for name in read for M in fields_of(formulas[name].value if name in formulas else name)} & stale
+    names = {M: (writer.names[M.name], writer.names[M.at.name]) for M in program.recipe.fields if M in asked}
+    lines = [f"{name} = {name}.at({at})" for name, at in names.values()]
+    lines += [line for name, s in formulas.items() if name in read for line in _statement(s, writer, program)]
+    stale -= read | asked
+    moved = {s.block for s in stage.statements if isinstance(s, Set)}
+    late = {M for M in program.recipe.fields if M.at in moved}
+    stale |= late | {name for name, s in formulas.items() if fields_of(s.value) & late}
+    return lines
 
 
 def _result(program, writer):

@@ -6,15 +6,17 @@ import keyword
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, preorder_traversal, sqrt
+from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, diff, preorder_traversal, sqrt
 
 from recipe import symbols
 from recipe.bound import Bound
 from recipe.errors import RecipeError
+from recipe.fields import Divergence, SlopeOfTotal, fields_of, operators_of, reads
 from recipe.formulas import ELEMENTARY, KNOWN_FUNCTIONS
-from recipe.operators import Applied, Divergence, operators_of
+from recipe.operators import Applied, Diagonal
 from recipe.symbols import OF_THE_STEP, RESERVED, Block, is_site
 
+from ..functions import HalfStep
 from ..program import Draw, Local, Program
 from ..variates import Variate
 from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum
@@ -27,7 +29,7 @@ PRELUDE = {
 }
 
 # Classes of the prelude that its functions call.
-NEEDED = {"operator": ("Eigen", "Dense")}
+NEEDED = {"operator": ("Eigen", "Dense"), "explicit": ("implicit", "are_equal"), "implicit": ("are_equal",)}
 
 # Names in the text of a step beside those reserved for every recipe, and the arguments of its Optimizer. A test reads
 # them out of the text of every stock sampler.
@@ -150,7 +152,13 @@ class Writer:
             case Divergence():
                 return f"{self.text(e.args[0])}.divergence"
             case Applied():
-                return f"({self.text(e.formula)} @ {self._factor(e.argument)})"
+                return f"({self._matrix(e.formula)} @ {self._factor(e.argument)})"
+            case Diagonal():
+                return f"{self._matrix(e.args[0])}.diagonal({self.like})"
+            case SlopeOfTotal():
+                return self._slope(e)
+            case HalfStep():
+                return self._half_step(e)
             case _ if e.is_Number or e.is_NumberSymbol:
                 return _number(e)
             case Add():
@@ -179,6 +187,32 @@ class Writer:
         text = f"{name}.function(lambda {name}: {of_eigenvalues.text(F)})"
         self.used |= of_eigenvalues.used
         return text
+
+    def _matrix(self, F: Expr) -> str:
+        """The text of an operator, or of a formula of one."""
+        return self.text(F) if F.is_Symbol else self.operator(F)
+
+    def _half_step(self, e: HalfStep) -> str:
+        """The text of a half step; what does not change with the block is added before an iteration or after it."""
+        b = e.block
+        moving = Add(*(term for term in Add.make_args(e.change) if reads(term, b)))
+        fields = [self.text(M) for M in sorted((M for M in fields_of(moving) if M.at == b), key=str)]
+        function = f"lambda {', '.join([self.text(b), *fields])}: {self.text(moving, 'site')}"
+        rest = e.change - moving
+        if e.is_implicit:
+            return self.call("implicit", function, self.text(b + rest), *fields)
+        stepped = self.call("explicit", function, self.text(b), *fields)
+        return f"{stepped} + {self._factor(rest)}" if rest != 0 else stepped
+
+    def _slope(self, e: SlopeOfTotal) -> str:
+        """The text of the slope of a total through a field G: of w.F(e), or of tr F with the matrix F'(G)."""
+        (M,) = fields_of(e.args[0])
+        if e.form is None:
+            (trace,) = e.args[0].integrand.atoms(Diagonal)
+            return f"{self.text(M)}.slope_of_trace({self._matrix(diff(trace.args[0], M))})"
+        w, F, x = e.form
+        text = f"{self.text(M)}.slope({self.text(w, 'site')}, {self.text(x, 'site')}"
+        return f"{text}, of_inverse=True)" if F == 1 / M else f"{text})"
 
     def _grouped(self, e, own):
         """The arguments as (numbers, chain-level, site-level), so that the first two are joined before expansion."""

@@ -102,6 +102,31 @@ def square_root(size, *entries):
     return [float(x) if dtype is None else x for row in L for x in row]
 
 
+def are_equal(x, y, times=1):
+    """Whether the numbers of each chain agree up to eps^(3/4) of the largest, or `times` that, `(chains, 1, ...)`."""
+    some = tuple(range(1, x.dim()))
+    size = x.abs().amax(some, keepdim=True).clamp(min=1)
+    return (x - y).abs().amax(some, keepdim=True) <= times*torch.finfo(x.dtype).eps**0.75*size
+
+
+def implicit(f, x, *fields):
+    """y = x + f(y) by up to 50 iterations from x; nan for chains where they do not settle."""
+    y, settled = x, are_equal(x, x + math.nan)
+    for _ in range(50):
+        new = x + f(y, *(M.at(y) for M in fields))
+        y, settled = torch.where(settled, y, new), settled | are_equal(new, y)
+        if (settled | ~are_equal(y, y)).all():
+            break
+    return torch.where(settled, y, torch.full_like(y, math.nan))
+
+
+def explicit(f, x, *fields):
+    """y = x + f(x); nan for chains where the iterations from y, for x = y - f(x), do not lead back to x."""
+    y = x + f(x, *fields)
+    back = implicit(lambda x, *fields: -f(x, *fields), y, *fields)
+    return torch.where(are_equal(back, x, 10), y, torch.full_like(y, math.nan))
+
+
 def phi1_of_complex(x):
     """(e^x - 1)/x, and 1 at 0, by sinh, which is as exact near 0 for complex numbers."""
     nonzero = torch.where(x == 0, torch.ones_like(x), x)
@@ -132,6 +157,12 @@ class Eigen:
         """f(M), a function of the eigenvalues."""
         values, bases = self.spectrum()
         return Eigen(f(values), bases)
+
+    def diagonal(self, like):
+        """The diagonal, one value per site, in the shape and dtype of a block."""
+        values, bases = self.spectrum()
+        V = bases["exact"]
+        return (V*V.conj()*values.unsqueeze(-2)).sum(-1).real.reshape(like.shape).to(like.dtype)
 
     def root(self):
         """A square root."""

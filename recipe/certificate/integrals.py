@@ -16,6 +16,7 @@ from ..declared import Block, temperature
 from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
+from ..fields import reads
 from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
 from ..results import Finding
@@ -182,7 +183,7 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
     constant = _constant(recipe, surplus)
     if constant:
         return constant
-    coupled = Add(*(t for t in Add.make_args(surplus) if any(t.has(b) for b in recipe.targets)))
+    coupled = Add(*(t for t in Add.make_args(surplus) if any(reads(t, b) for b in recipe.targets)))
     if not others:
         power = "" if at_temperature == 1 else f"/{at_temperature:g}"
         return f"exp(-U{power}) is multiplied by exp(-({coupled}){power})", "failed"

@@ -10,13 +10,28 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sympy import Add, Derivative, Dummy, Expr, ImmutableMatrix, Mul, Rational, S, Symbol, cos, diff, pi, sin, tanh
+from sympy import (
+    Add,
+    Derivative,
+    Dummy,
+    Expr,
+    ImmutableMatrix,
+    Rational,
+    S,
+    Symbol,
+    cos,
+    diag,
+    diff,
+    pi,
+    sin,
+    tanh,
+)
 from sympy.core.function import AppliedUndef
 
 from ..bound import Bound
 from ..declared import Adapted, Block, temperature
 from ..dynamics import Dynamics
-from ..operators import Applied, fields_of, is_operator, operators_of, parts
+from ..operators import Applied, Diagonal, is_operator, operators_of, parts
 from ..random_points import random_value
 from ..sites import Sites
 from ..symbols import OPAQUE, Partial, Potential, Total
@@ -87,7 +102,7 @@ class _Writer(Sites):
         """The entry of two blocks at sites k and m."""
         if not (of_vectors and is_operator(e)):
             return super().entry(e, k, m, of_vectors)
-        return Add(*(self.field(F) * self.image(F)[k, m] * self.at(c) for F, c in parts(e)))
+        return Add(*(self.image(F)[k, m] * self.at(c) for F, c in parts(e)))
 
     def symbols(self, b: Block) -> tuple[Symbol, ...]:
         """The plain symbols of a block of the state, or of one that is held still."""
@@ -106,22 +121,33 @@ class _Writer(Sites):
         return self.numbers[key]
 
     def image(self, F: Expr) -> ImmutableMatrix:
-        """A formula of one operator as a matrix of numbers, with a random matrix of its kind for the operator."""
+        """A formula of one operator as a matrix, with a random matrix of numbers of its kind for the operator.
+
+        A field is such a matrix times a smooth positive function of its block.
+        """
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
                 kind = getattr(M, "matrix_kind", "definite")
                 is_regular = kind == "semidefinite" and self.values.get(M.name, 0.0) > ROUNDING
                 self.spectra[M] = _spectrum("definite" if is_regular else kind, self.number, self.draw)
-            numbers = {s: self.constant(s) for s in F.free_symbols - {M}}
-            rows = image_of(F, M, self.spectra[M], numbers).tolist()
-            self.matrices[F] = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
+            numbers = {s: self.constant(s) for s in F.atoms(Symbol) - {M}}
+            at = getattr(M, "at", None)
+            if at is None or F == M:
+                rows = image_of(F, M, self.spectra[M], numbers).tolist()
+                image = ImmutableMatrix([[Rational(repr(x)) for x in row] for row in rows])
+                self.matrices[F] = image if at is None else (1 + tanh(Add(*self.symbols(at))) / 2) * image
+            else:
+                self.matrices[F] = self._of_field(F.xreplace(numbers), M)
         return self.matrices[F]
 
-    def field(self, F: Expr) -> Expr:
-        """A smooth positive factor that reads the block of a field; 1 for constant operators."""
-        blocks = [M.at for M in fields_of(F) if M.at is not None]
-        return Mul(*(1 + tanh(Add(*self.symbols(b))) / 2 for b in blocks))
+    def _of_field(self, F: Expr, M: Symbol) -> ImmutableMatrix:
+        """A formula of a field that is symmetric, by its eigenvalues: those of numbers, times the function."""
+        values, vectors = self.spectra[M]
+        function = 1 + tanh(Add(*self.symbols(M.at))) / 2
+        images = [F.xreplace({M: function * Rational(repr(float(x)))}) for x in values]
+        V = ImmutableMatrix([[Rational(repr(float(x))) for x in row] for row in vectors])
+        return ImmutableMatrix(V * diag(*images) * V.T)
 
     def at(self, e: Expr, site: int = 0) -> Expr:
         """The expression at a site."""
@@ -141,6 +167,8 @@ class _Writer(Sites):
             case Applied():
                 row = self.image(e.formula).row(site)
                 return Add(*(a * self.at(e.argument, k) for k, a in enumerate(row)))
+            case Diagonal():
+                return self.image(e.args[0])[site, site]
             case AppliedUndef() | Bound():
                 return self.function(e, site)
         if not e.args:

@@ -61,7 +61,7 @@ def _checked(recipe, scheme, *, layers, **options):
         reason: str | None = None
         if is_open(subject.recipe) and name != "symbolic":
             reason = OPEN
-        elif subject.recipe.fields and name not in OF_FIELDS:
+        elif name not in (OF_FIELDS[:1] if subject.recipe.metrics else OF_FIELDS) and subject.recipe.fields:
             reason = MOVES
         elif subject.leaves_out and name not in OF_ACCEPTED:
             reason = ACCEPTED

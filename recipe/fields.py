@@ -1,0 +1,126 @@
+"""Operators that are functions of theta, called fields: their divergence and their slopes, in Gamma and in grad H."""
+
+from typing import Any
+
+from sympy import Add, Expr, Mul, S, Symbol, diff
+
+from .declared import Block
+from .errors import RecipeError
+from .symbols import Crossing, Partial, Total
+
+
+def operators_of(e: Expr) -> set[Symbol]:
+    """The operators that an expression reads."""
+    return {s for s in e.free_symbols if getattr(s, "is_operator", False)}
+
+
+def fields_of(e: Expr) -> set[Any]:
+    """The fields in an expression: operators that are functions of a block."""
+    return {s for s in operators_of(e) if getattr(s, "at", None) is not None}
+
+
+def reads(e: Expr, b: Block) -> bool:
+    """Whether an expression reads a block, itself or through a field at this block."""
+    return e.has(b) or any(M.at == b for M in fields_of(e))
+
+
+def divergence(entry: Expr, s: Symbol) -> Expr:
+    """The row divergence, by a block s, of an entry of D or Q that is linear in fields."""
+    fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
+    return Add(*(diff(entry, M) * Divergence(M) for M in fields))
+
+
+def transposed(F: Expr) -> Expr:
+    """The transpose of a formula of operators: skew operators change their sign."""
+    return F.xreplace({s: -s for s in skew_operators(F)})
+
+
+def is_skew(F: Expr) -> bool:
+    """Whether a formula of an operator is a skew matrix."""
+    return transposed(F) == -F
+
+
+def skew_operators(F: Expr) -> set[Symbol]:
+    """The skew operators in a formula."""
+    return {s for s in operators_of(F) if getattr(s, "matrix_kind", "") == "skew"}
+
+
+class Divergence(Crossing):
+    """sum_j dM_ij/dtheta_j at each site i, for an operator M that is a function of theta."""
+
+    def __new__(cls, M):
+        return Expr.__new__(cls, M)
+
+    def _eval_derivative(self, s):
+        return SlopeOfDivergence(*self.args) if s in self.free_symbols else S.Zero
+
+    def _sympystr(self, printer):
+        return f"divergence({printer._print(self.args[0])})"
+
+    def _latex(self, printer):
+        return rf"\nabla\!\cdot {printer._print(self.args[0])}"
+
+
+class SlopeOfDivergence(Crossing):
+    """The derivative of the divergence at site i by the block at site i; its total is 0 for a skew operator."""
+
+    def summed(self, integrand: Expr) -> Expr:
+        """0 for a skew operator, else the integrand."""
+        return S.Zero if integrand == self and is_skew(self.args[0]) else integrand
+
+    def _sympystr(self, printer):
+        return f"diagonal(d divergence({printer._print(self.args[0])}))"
+
+
+class SlopeOfRow(Crossing):
+    """sum_k dF_ik/dtheta_i e_k at site i; its total over sites is the total of e times the divergence of F^T."""
+
+    def summed(self, integrand: Expr) -> Expr:
+        """e times the divergence of the transpose."""
+        M, e = self.args
+        sign = -1 if is_skew(M) else 1
+        return sign * e * Divergence(M) if integrand == self else integrand
+
+    def _sympystr(self, printer):
+        return f"diagonal((d {printer._print(self.args[0])})({printer._print(self.args[1])}))"
+
+
+class SlopeOfTotal(Crossing):
+    """The derivative of a total at each site of theta through its field, at fixed values of all else.
+
+    Of total(w F(e)), with w and e free of fields, it is sum_ij w_i dF_ij/dtheta_k e_j at site k; of the trace of F it
+    is tr(F'(G) dG/dtheta_k).
+    """
+
+    def __new__(cls, whole: Expr, s: Block) -> Expr:
+        if whole.is_Add:
+            return Add(*(cls(term, s) for term in whole.args))
+        sums = [f for f in Mul.make_args(whole) if isinstance(f, Total)]
+        if not any(M.at == s for f in sums for M in fields_of(f)):
+            return S.Zero
+        (own,) = sums
+        return whole / own * Expr.__new__(cls, own, s)
+
+    @property
+    def form(self) -> tuple[Expr, Expr, Expr] | None:
+        """(w, F, e) of total(w F(e)); None of a trace."""
+        factors = Mul.make_args(self.args[0].integrand)
+        own = next(f for f in (x.as_base_exp()[0] for x in factors) if isinstance(f, Crossing))
+        return (self.args[0].integrand / own, *own.args) if len(own.args) > 1 else None
+
+    def _eval_derivative(self, s):
+        whole, at = self.args
+        if not getattr(s, "is_vector", False):
+            return SlopeOfTotal(diff(whole, s), at)
+        if self.form is None and s != at:
+            return S.Zero
+        w, F, e = self.form or (S.Zero,) * 3
+        if s == at or any(x.has(s) for part in (w, e) for x in part.atoms(Total, Crossing, Partial)):
+            raise RecipeError(f"d {self}/d{s}", "it is not known", do="Let a field act on a momentum in H.")
+        return diff(w, s) * SlopeOfRow(F, e) + diff(e, s) * SlopeOfRow(transposed(F), w)
+
+    def _sympystr(self, printer):
+        return f"slope({printer._print(self.args[0])}, {self.args[1]})"
+
+    def _latex(self, printer):
+        return rf"\partial_{{{printer._print(self.args[1])}}} {printer._print(self.args[0])}"
