@@ -213,9 +213,9 @@ def _is_hidden(e: Expr, blocks: Iterable[Block]) -> bool:
 
 
 def _commutes(a: Expr, piece: Subsystem) -> bool:
-    """Whether the noise of a piece is a formula of the operator in its rate a, and neither reads a block."""
+    """Whether the noise of a piece is a formula of the operator in its rate a, and neither reads a block beside it."""
     noise = Add(*piece.diffusion.values(), *piece.supplied.values())
-    moving = any(isinstance(s, Block) for s in (a + noise).free_symbols)
+    moving = (a + noise).atoms(Block)
     return operators_of(noise) <= operators_of(a) and not is_site(noise) and not moving
 
 

@@ -100,7 +100,8 @@ def operator(name: str, *, kind: str = "definite", at: Block | None = None, doc:
     `kind`: "definite", symmetric with eigenvalues above 0; "semidefinite", from 0 on; "symmetric"; or "skew". In D and
     Q write `{theta: M}` or `{theta: 1/M}`, in H `total(p*M.inverse(p))/2`; a skew operator belongs on the diagonal of
     Q. Values are of `integrators.operators`. `at`: a vector block of which M is a function, given as
-    `M=Field(matrix, divergence)`; M is then the only entry in the row of that block, and Gamma has its divergence.
+    `M=Field(matrix, divergence)`; in the row of that block it is the only entry, with its divergence in Gamma, which is
+    not needed elsewhere: in the row of a momentum, or in H, where a metric is applied to one and has its `logdet`.
     Raises RecipeError for an unknown kind, and if `at` is not a vector block.
 
     >>> from recipe import total, vector
@@ -253,6 +254,9 @@ class Diagonal(Crossing):
 
     def _sympystr(self, printer):
         return f"diagonal({printer._print(self.args[0])})"
+
+    def _latex(self, printer):
+        return rf"\mathrm{{diag}}\left({printer._print(self.args[0])}\right)"
 
 
 class Slope(Crossing):

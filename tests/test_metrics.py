@@ -287,6 +287,28 @@ def test_noise_has_the_metric_of_the_place_where_it_is_drawn():
     assert off(mutant) > 0.1
 
 
+def test_a_friction_that_is_a_matrix_at_theta_is_exact_at_a_fixed_theta():
+    """p' = exp(-C G h) p in the middle of A O A, without force and noise, with G in the middle."""
+    recipe = Recipe(
+        name="friction", state=(theta, p), H=U + total(p**2) / 2, D={p: C * G}, Q={(theta, p): -1}, scheme="B A O A B"
+    )
+    assert recipe.check().ok and integrators.compile(recipe).exact
+    assert integrators.metropolised(recipe).work_formulas["O"] == "0"
+    state, h = stationary(100), 0.3
+    middle = state["theta"] + h / 2 * state["p"]
+    turn = torch.linalg.matrix_exp(-0.7 * h * torch.vmap(softabs)(middle))
+    expected = (turn @ state["p"].unsqueeze(2)).squeeze(2)
+
+    def off(source):
+        exec(compile(source, "step", "exec"), namespace := {})
+        still = {"gradient": torch.zeros_like, "noise": {"p": 0 * middle}}
+        return float((namespace["step"](state, h, **still, G=METRIC, C=0.7)["p"] - expected).abs().amax())
+
+    source = integrators.compile(recipe).source
+    assert off(source) < 1e-9
+    assert source.count("G = G.at(theta)") == 1 and off(source.replace("G = G.at(theta)", "pass")) > 0.01
+
+
 # ---- runs
 
 
