@@ -1,4 +1,4 @@
-"""Flows of jumps, under which exp(-H/T) is invariant: a block redrawn from its conditional law, or blocks swapped."""
+"""Flows of jumps: a block redrawn from its conditional law, blocks swapped, or moved by an involution."""
 
 from collections.abc import Collection
 from itertools import accumulate
@@ -6,6 +6,7 @@ from itertools import accumulate
 from sympy import Expr, Min, Piecewise, S, diff, exp, expand, sqrt
 
 from recipe import Recipe
+from recipe.involutions import Involution
 from recipe.laws import Bernoulli, Beta, Categorical, Gamma, InverseGamma, Law, Normal
 from recipe.marginal import eliminate_gaussians
 from recipe.operators import times
@@ -13,14 +14,16 @@ from recipe.pieces import Jump
 from recipe.swaps import Swap
 from recipe.symbols import Block
 from recipe.symbols import duration as t
+from recipe.symbols import temperature as T
 
 from . import variates
 from .flow import Flow
+from .functions import phi1
 from .variates import Drawn, GammaVariate, Uniform, Variate
 
 
-def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collection[str] = ()) -> Flow:
-    """The exact kernel of a jump: a draw from the conditional law under exp(-H/T), or an accepted swap.
+def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap | Involution, frozen: Collection[str] = ()) -> Flow:
+    """The exact kernel of a jump: a draw from the conditional law under exp(-H/T), an accepted swap, or an involution.
 
     With a rate nu a chain jumps with probability 1 - e^{-nu t}. `frozen`: names of blocks that do not move.
     """
@@ -28,6 +31,8 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap, frozen: Collectio
         return Flow(letter, {}, (), "frozen", True, "nothing moves")
     if isinstance(jump, Swap):
         return _swapped(recipe, letter, jump)
+    if isinstance(jump, Involution):
+        return turned(letter, jump, jump.rate)
     laws = {jump.blocks[0]: jump.law} if jump.law else _read_off(recipe, jump.blocks)
     updates: dict[Block, Expr] = {}
     draws: tuple[Variate, ...] = ()
@@ -54,6 +59,23 @@ def _swapped(recipe: Recipe, letter: str, swap: Swap) -> Flow:
     updates = {b: Piecewise((other, accepted), (b, True)) for b, other in swap.places.items()}
     equation = f"{swap} with the probability min(1, {ratio})"
     return Flow(letter, updates, (turn,), "swap", True, equation, swaps=swap.places)
+
+
+def turned(letter: str, jump: Involution, rate: Expr) -> Flow:
+    """F(z) or z, by a uniform number per chain or per site, with the law of jumps back and forth at a rate from z."""
+    first = jump.blocks[0]
+    turn = Uniform(first, f"turn of {first}", is_vector=jump.is_by_site)
+    happens = turn < probability(jump, rate)
+    updates = {b: Piecewise((image, happens), (b, True)) for b, image in jump.images}
+    return Flow(letter, updates, (turn,), "jump", True, str(jump))
+
+
+def probability(jump: Involution, rate: Expr) -> Expr:
+    """The probability to be at F(z) after a time t, of a chain that begins at z with a rate there, one of both.
+
+    lambda/(lambda + lambda') (1 - exp(-(lambda + lambda') t/T)), with lambda' the other rate.
+    """
+    return rate * t / T * phi1(-jump.rate_of_both * t / T)
 
 
 def _read_off(recipe: Recipe, blocks: tuple[Block, ...]) -> dict[Block, Law]:

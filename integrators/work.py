@@ -28,6 +28,7 @@ from recipe.calculus import derivative
 from recipe.derive import circulation, residual
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
+from recipe.involutions import Involution
 from recipe.operators import coefficient, times
 from recipe.swaps import Swap
 from recipe.symbols import Adapted, Block, Crossing, Total, is_site
@@ -37,7 +38,7 @@ from recipe.symbols import temperature as T
 from . import boundaries
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .functions import Change, MatrixOU
-from .jump import solve_jump
+from .jump import probability, solve_jump, turned
 from .numerical_flows import METHODS
 from .program import DERIVATIVES
 from .scheme import Scheme
@@ -165,7 +166,8 @@ def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
         what = f"'{min(taken)}' is a name in the state of an accepted step"
         raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
     still = {a: a for a in (*recipe.adapted, *own)}
-    exact = replace(recipe, Q=DIRECTION * recipe.Q, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
+    curl, transport = DIRECTION * recipe.Q, DIRECTION * recipe.transport
+    exact = replace(recipe, Q=curl, transport=transport, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
     known = {*exact.parameters}  # without those of the supplied noise and of adaptations
     return replace(exact, requires=tuple(r for r in recipe.requires if r.free_symbols <= known), claim=recipe.claim)
 
@@ -179,6 +181,9 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     pieces = split(recipe, scheme, letters, frozen, left_out)
     worked = {letter: _worked(recipe, piece, bool(left_out)) for letter, piece in pieces.items()}
     for letter, jump in recipe.jumps.items():
+        if isinstance(jump, Involution):
+            worked[letter] = _turned(recipe, letter, jump, frozen)
+            continue
         flow = solve_jump(recipe, letter, jump, frozen)
         fall: Expr = S.Zero
         if isinstance(jump, Swap) and flow.swaps:
@@ -186,6 +191,20 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
             fall = Piecewise((-jump.excess(recipe.H), accepted), (S.Zero, True))
         worked[letter] = Worked(flow, fall, balanced=True)
     return worked
+
+
+def _turned(recipe: Recipe, letter: str, jump: Involution, frozen: Collection[str]) -> Worked:
+    """The jump at lambda for s = 1 and at lambda(F(z)) for s = -1, and its work: 0, or of a chain that stays
+
+    T log(1 - P_s(z)) - T log(1 - P_{-s}(z)),   P_s the probability to be at F(z).
+    """
+    if solve_jump(recipe, letter, jump, frozen).updates == {}:
+        return Worked(solve_jump(recipe, letter, jump, frozen), S.Zero, balanced=True)
+    rates = [(jump.rate_of_both - s * jump.rise) / 2 for s in (DIRECTION, -DIRECTION)]
+    flow = turned(letter, jump, rates[0])
+    there, away = (probability(jump, rate) for rate in rates)
+    stays = Piecewise((S.Zero, flow.draws[0] < there), (T * (log(1 - there) - log(1 - away)), True))
+    return Worked(flow, _over_sites(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
 
 
 def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:

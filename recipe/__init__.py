@@ -20,6 +20,7 @@ from .declared import (
 )
 from .energy import Energy
 from .errors import RecipeError
+from .involutions import flip, involution, reflect
 from .laws import by_category
 from .maps import mapped
 from .operators import logdet, operator
@@ -41,11 +42,13 @@ __all__ = [
     "data_total",
     "datum",
     "euler",
+    "flip",
     "force",
     "fraction",
     "friction",
     "gibbs",
     "function",
+    "involution",
     "grad",
     "kick",
     "mapped",
@@ -60,6 +63,7 @@ __all__ = [
     "copies",
     "potential",
     "real",
+    "reflect",
     "recover",
     "refresh",
     "scalar",

@@ -7,7 +7,7 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from sympy import Expr, Symbol, sqrt
+from sympy import Expr, ImmutableMatrix, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 
 from .algebra import with_short_logs
@@ -19,7 +19,7 @@ from .energy import Energy
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
 from .pieces import lettered, letters_of
-from .reading import conversions_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
+from .reading import conversions_of, drift_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
 from .symbols import Potential
@@ -46,7 +46,8 @@ class Recipe(Dynamics):
     given, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
     `scheme`, `schemes`: the recommended splitting word, and further words by name; `pieces`: letters beside or instead
-    of the default ones; `jumps`: redraws or swaps of blocks, by letter.
+    of the default ones; `jumps`: redraws, swaps or involutions of blocks, by letter.
+    `transport`: a further drift by block, without divergence, which involutions among the jumps balance.
     `adapt`: the new values of adapted quantities, from the old values, the step's first gradient and the new state.
     `order`: adapted quantities move after the step ("lagged"), before its first gradient is used ("same_step"), or are
     replaced by their updates as functions of theta, with the resulting Gamma ("differentiated").
@@ -96,6 +97,7 @@ class Recipe(Dynamics):
         settle("D", matrix_of(self.D, self.state, +1, f"{self.name}, D"))
         settle("Q", matrix_of(self.Q, self.state, -1, f"{self.name}, Q"))
         settle("supplied", matrix_of(self.supplied, self.state, +1, f"{self.name}, supplied"))
+        settle("transport", ImmutableMatrix(drift_of(self.transport, self.state, self.name, "transport")))
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
         settle("adapt", updates_of(self.adapt, self.order, self.name))
         settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))
@@ -106,7 +108,7 @@ class Recipe(Dynamics):
         if self.order == "differentiated":
             updates = dict(self.adapt)
             settle("H", self.H.xreplace(updates))
-            for name in ("D", "Q", "supplied"):
+            for name in ("D", "Q", "supplied", "transport"):
                 settle(name, getattr(self, name).xreplace(updates))
             # formulas now read old values in place of new ones
             settle("order", "lagged")
@@ -176,7 +178,9 @@ class Recipe(Dynamics):
             D=self.D.applyfunc(bound),
             Q=self.Q.applyfunc(bound),
             supplied=self.supplied.applyfunc(bound),
+            transport=self.transport.applyfunc(bound),
             adapt={a: bound(e) for a, e in self.adapt.items()},
+            jumps={letter: jump.replaced(bound) for letter, jump in self.jumps.items()},
             marginal=None if self.energy_of_target is None else bound(self.energy_of_target),
         )
 

@@ -10,6 +10,7 @@ from sympy.printing.pretty.stringpict import prettyForm
 from .algebra import entries as nonzero
 from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
+from .involutions import Involution
 from .swaps import Swap
 
 WIDE = 120  # columns
@@ -66,9 +67,10 @@ def _formulas(recipe: Dynamics) -> Iterator[str]:
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
         for a, b, e in entries(matrix, recipe.state):
             yield f"{f'{label}[{a}, {b}]':15} {e}"
-    for b, g in zip(recipe.state, recipe.gamma):
-        if g != 0:
-            yield f"{f'Gamma[{b}]':15} {g}"
+    for label, column in (("Gamma", recipe.gamma), ("transport", recipe.transport)):
+        for b, e in zip(recipe.state, column):
+            if e != 0:
+                yield f"{f'{label}[{b}]':15} {e}"
     for left, right in equations(recipe):
         yield f"{left:7} = {right}"
 
@@ -104,7 +106,7 @@ def _conversions(recipe: Dynamics) -> Iterator[str]:
 
 
 def as_latex(recipe: Dynamics) -> str:
-    """H, D, Q, Gamma, the SDE and swaps as a LaTeX aligned environment."""
+    """H, D, Q, Gamma, the SDE, swaps and involutions as a LaTeX aligned environment."""
     rows = [rf"H &= {latex(recipe.H)}"]
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
         for a, b, entry in entries(matrix, recipe.state):
@@ -113,6 +115,7 @@ def as_latex(recipe: Dynamics) -> str:
     for i, b in enumerate(recipe.state):
         rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{_latex_noise(recipe, i)}")
     rows += [_latex_swap(recipe, jump) for jump in recipe.jumps.values() if isinstance(jump, Swap)]
+    rows += [_latex_involution(jump) for jump in recipe.involutions]
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 
 
@@ -121,6 +124,11 @@ def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
     tried = "" if swap.rate is None else rf" \text{{ at the rate }} {latex(swap.rate)}"
     probability = rf"\min\left(1, {latex(swap.ratio(recipe.H))}\right)"
     return rf"\left({left}\right) &\leftarrow \left({right}\right) \text{{ with probability }} {probability}{tried}"
+
+
+def _latex_involution(jump: Involution) -> str:
+    left, right = (", ".join(map(latex, side)) for side in zip(*jump.images))
+    return rf"\left({left}\right) &\leftarrow \left({right}\right) \text{{ at the rate }} {latex(jump.rate)}"
 
 
 def _latex_noise(recipe: Dynamics, i: int) -> str:

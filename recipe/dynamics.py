@@ -11,6 +11,7 @@ from sympy.core.relational import Relational
 from . import derive
 from .algebra import entries, vanishes
 from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, temperature
+from .involutions import Involution
 from .operators import Operator
 from .pieces import Jump, Piece
 from .swaps import Swap
@@ -37,7 +38,8 @@ class Dynamics:
     schemes: Mapping[str, str | tuple] = field(default_factory=dict)
     adapt: Mapping[Adapted, Expr] = field(default_factory=dict)
     order: str = "lagged"
-    jumps: Mapping[str, Jump | Swap] = field(default_factory=dict)
+    jumps: Mapping[str, Jump | Swap | Involution] = field(default_factory=dict)
+    transport: Any = field(default_factory=dict)  # a dict over blocks; once declared a column in the order of the state
     marginal: Expr | None = None
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
     requires: tuple[Relational, ...] = ()
@@ -49,13 +51,15 @@ class Dynamics:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """H, the nonzero entries of D, Q and supplied, the updates, rates and laws."""
-        of_matrices = (e for matrix in (self.D, self.Q, self.supplied) for e in entries(matrix).values())
+        """H, the nonzero entries of D, Q, supplied and transport, the updates, rates and laws."""
+        of_matrices = (
+            e for matrix in (self.D, self.Q, self.supplied, self.transport) for e in entries(matrix).values()
+        )
         return (self.H, *of_matrices, *self.adapt.values(), *self.formulas_of_jumps)
 
     @property
     def formulas_of_jumps(self) -> tuple[Expr, ...]:
-        """The rates and the arguments of the laws of the jumps."""
+        """The rates of the jumps, the arguments of their laws, and the new values."""
         return tuple(e for jump in self.jumps.values() for e in jump.formulas)
 
     @cached_property
@@ -157,8 +161,10 @@ class Dynamics:
 
     @cached_property
     def momenta(self) -> tuple[Block, ...]:
-        """The blocks that Q couples to the target."""
+        """The blocks that Q couples to the target, or that the target's transport reads."""
         coupled = {j for i, j in entries(self.Q) if self.state[i] in self.targets}
+        rows = [e for (i, _), e in entries(self.transport).items() if self.state[i] in self.targets]
+        coupled |= {j for j, b in enumerate(self.state) if not b.domain.is_discrete and any(e.has(b) for e in rows)}
         return tuple(b for j, b in enumerate(self.state) if j in coupled and b not in self.targets)
 
     @cached_property
@@ -195,16 +201,29 @@ class Dynamics:
 
     @cached_property
     def drift(self) -> ImmutableMatrix:
-        """-(D+Q) grad H + Gamma at T = 1 as a column in the order of `state`."""
+        """-(D+Q) grad H + Gamma + transport at T = 1 as a column in the order of `state`."""
         force = derive.times_gradient(self.D + self.Q, self.H, self.state)
-        return (self.gamma - force).applyfunc(derive.terms)
+        return (self.gamma - force + self.transport).applyfunc(derive.terms)
 
     @cached_property
     def tempered_drift(self) -> ImmutableMatrix:
-        """-(D+Q) grad H + T Gamma, with T the symbol of the temperature."""
+        """-(D+Q) grad H + T Gamma + transport, with T the symbol of the temperature."""
         return (self.drift + (temperature - 1) * self.gamma).applyfunc(derive.terms)
 
+    @property
+    def involutions(self) -> tuple[Involution, ...]:
+        """The jumps that are involutions."""
+        return tuple(jump for jump in self.jumps.values() if isinstance(jump, Involution))
+
+    @property
+    def gain(self) -> Expr:
+        """sum_i (lambda_i(F_i(z)) - lambda_i(z)) over the involutions: what they bring to exp(-H), divided by it."""
+        return Add(*(jump.gain for jump in self.involutions))
+
     def residual(self) -> Expr:
-        """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from the drift: 0 for a recipe."""
-        rest = derive.residual(self.drift, self.H, self.D, self.state)
+        """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from drift and jumps.
+
+        It is 0 for a recipe whose involutions balance its transport.
+        """
+        rest = derive.residual(self.drift, self.H, self.D, self.state) + self.gain
         return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest

@@ -45,6 +45,7 @@ from .declared import Adapted, Block, Parameter, temperature
 from .energy import is_softplus
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
+from .involutions import Involution
 from .pieces import Jump, Piece
 from .swaps import Swap
 from .symbols import Crossing, Partial, Potential, Total, masked, total
@@ -156,6 +157,9 @@ def mapped(
     if not isinstance(recipe, Recipe):
         raise RecipeError("mapped", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
     where = f"{recipe.name}, mapped"
+    if any(recipe.transport):
+        what = "its transport has no divergence in theta, and would have one in the new coordinates"
+        raise RecipeError(where, what, do="Map a recipe of D and Q alone.")
     own = _map_of(recipe, block, by, inverse, where)
     if carried and own.mixes:
         what = f"{own} mixes sites, and D and Q of theta are no formulas of one site of {own.z}"
@@ -323,14 +327,9 @@ def _piece(piece: Piece, places: dict[Any, Block]) -> Piece:
     return replace(piece, parts=tuple((part, places.get(b, b)) for part, b in piece.parts))
 
 
-def _jump(jump: Jump | Swap, rule: dict[Any, Any]) -> Jump | Swap:
+def _jump(jump: Jump | Swap | Involution, rule: dict[Any, Any]) -> Jump | Swap | Involution:
     moved = [b for b in jump.blocks if b in rule]
-    if isinstance(jump, Swap) and moved:
+    if isinstance(jump, Swap | Involution) and moved:
         what = f"{moved[0]} would be in other coordinates than what it changes places with"
-        raise RecipeError(f"mapped, {jump}", what, do="Leave the swap out, or the map.")
-    jump = jump if jump.rate is None else replace(jump, rate=jump.rate.xreplace(rule))
-    if isinstance(jump, Jump):
-        jump = replace(jump, persistence=jump.persistence.xreplace(rule))
-    if jump.law is None:
-        return jump
-    return replace(jump, law=type(jump.law)(*(argument.xreplace(rule) for argument in jump.law.arguments)))
+        raise RecipeError(f"mapped, {jump}", what, do="Leave the jump out, or the map.")
+    return jump.replaced(lambda e: e.xreplace(rule))

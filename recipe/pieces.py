@@ -6,7 +6,7 @@ whole row. With several potentials `kick("fast")` is the kick of every row by th
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,6 +217,11 @@ class Jump:
         """The formulas of the rate, the law and the persistence."""
         of_law = self.law.arguments if self.law else ()
         return (*(() if self.rate is None else (self.rate,)), *of_law, self.persistence)
+
+    def replaced(self, of: Callable[[Expr], Expr]) -> "Jump":
+        """The jump with a function applied to its formulas."""
+        law = None if self.law is None else type(self.law)(*map(of, self.law.arguments))
+        return Jump(self.blocks, None if self.rate is None else of(self.rate), law, of(self.persistence))
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.blocks))

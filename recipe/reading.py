@@ -11,6 +11,7 @@ from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
+from .involutions import Involution
 from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
@@ -61,19 +62,22 @@ def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:
     return {a: formula(e, f"{where}[{a}]") for a, e in adapt.items()}
 
 
-def jumps_of(jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str) -> dict[str, Jump | Swap]:
+def jumps_of(
+    jumps: Any, state: tuple[Block, ...], pieces: Mapping[str, Piece], name: str
+) -> dict[str, Jump | Swap | Involution]:
     """The jumps by letter."""
     where = f"{name}, jumps"
     if not isinstance(jumps, Mapping):
         raise RecipeError(where, f"jumps are a dict by letter, got {jumps!r}", do='Write jumps={"R": refresh(p)}.')
     for letter, jump in jumps.items():
         at = f"{where}[{letter!r}]"
-        if not isinstance(jump, Jump | Swap):
+        if not isinstance(jump, Jump | Swap | Involution):
             what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
-            raise RecipeError(at, what, do="Write refresh(p, rate=nu), or swap(x, y).")
+            raise RecipeError(at, what, do="Write refresh(p, rate=nu), or swap(x, y), or flip(v, rate=...).")
         for b in jump.blocks:
             if b not in state:
-                do = "Refresh a block of the state." if jump.redrawn else "Swap blocks of the state."
+                how = "Swap blocks" if isinstance(jump, Swap) else "Move blocks"
+                do = f"{'Refresh a block' if jump.redrawn else how} of the state."
                 raise RecipeError(at, f"{b} is not in the state", do=do)
         if letter in pieces:
             raise RecipeError(at, "this letter names a piece too", do="Use another letter.")
@@ -94,24 +98,24 @@ def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, d
     return read
 
 
-def drift_of(drift: Any, state: tuple[Block, ...], where: str) -> list[Expr]:
-    """The rows of a drift as formulas, in the order of the state; 0 for blocks missing in a dict."""
+def drift_of(drift: Any, state: tuple[Block, ...], where: str, name: str = "drift") -> list[Expr]:
+    """The rows of a drift, or of what has this `name`, in the order of the state; 0 for blocks missing in a dict."""
     if isinstance(drift, Mapping):
         for b in drift.keys() - set(state):
-            raise RecipeError(f"{where}, drift", f"{b} is not a block of the state", do=did_you_mean(b, state))
+            raise RecipeError(f"{where}, {name}", f"{b} is not a block of the state", do=did_you_mean(b, state))
         drift = [drift.get(b, 0) for b in state]
     rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
     if len(rows) != len(state):
         raise RecipeError(
-            f"{where}, drift",
+            f"{where}, {name}",
             f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
             do="Give a dict over blocks, or a column in the order of state=.",
         )
-    rows = [formula(row, f"{where}, drift[{b}]") for b, row in zip(state, rows)]
+    rows = [formula(row, f"{where}, {name}[{b}]") for b, row in zip(state, rows)]
     for b, row in zip(state, rows):
         if not b.is_vector and is_site(row):
             what = f"{row} has one value per site, but {b} is a scalar"
-            raise RecipeError(f"{where}, drift[{b}]", what, do="Wrap it in total().")
+            raise RecipeError(f"{where}, {name}[{b}]", what, do="Wrap it in total().")
     return rows
 
 

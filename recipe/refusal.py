@@ -291,7 +291,9 @@ def _vanishes_there(slope: Expr, f: Expr) -> bool:
 def _discontinuities(recipe: Dynamics) -> Refusals:
     """Refuse discontinuous formulas, except discontinuities in categories."""
     smooth = tuple(b for b in recipe.state if not b.domain.is_discrete)
-    for where, e, blocks in (("H", recipe.H, smooth), *((where, e, (a, b)) for where, a, b, e in _entries(recipe))):
+    own = ((where, e, (a, b)) for where, a, b, e in _entries(recipe))
+    along = ((f"transport[{b}]", e, (b,)) for b, e in zip(recipe.state, recipe.transport, strict=True))
+    for where, e, blocks in (("H", recipe.H, smooth), *own, *along):
         for choice in e.atoms(Piecewise):
             if not is_continuous(choice, blocks):
                 what = f"{choice} is not seen to be continuous, and a jump has no derivative"

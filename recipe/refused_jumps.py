@@ -1,15 +1,18 @@
-"""Refusals of jumps whose law cannot be drawn, or is not the conditional of exp(-H), or whose rate moves with them."""
+"""Refusals of jumps: of laws that cannot be drawn or are not the conditional of exp(-H), of rates, of new values."""
 
 from collections.abc import Iterator
 
-from sympy import Expr, ImmutableMatrix, diff, expand
+from sympy import Add, Expr, ImmutableMatrix, diff, expand
 
-from .algebra import at_one_site
+from .algebra import at_one_site, vanishes
+from .calculus import derivative
 from .certificate import minimum_eigenvalue
 from .declared import Block, step_size
 from .dynamics import Dynamics
+from .involutions import Involution
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
+from .operators import bare
 from .pieces import Jump
 from .swaps import Swap
 from .symbols import Total, is_site
@@ -22,13 +25,18 @@ Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what
 
 
 def jumps(recipe: Dynamics) -> Refusals:
-    """Refuse jumps with a law that cannot be drawn, or with a rate that is negative or read by the jump."""
+    """Refuse jumps that cannot be made, and transport that jumps cannot balance at every temperature."""
+    yield from _transport(recipe)
     for letter, jump in recipe.jumps.items():
         where = f"jump {letter!r}"
         if jump.rate is not None:
-            yield from _rate(f"jumps[{letter!r}], rate", jump.rate, jump.blocks, isinstance(jump, Swap))
+            read = () if isinstance(jump, Involution) else jump.blocks
+            yield from _rate(f"jumps[{letter!r}], rate", jump.rate, read, isinstance(jump, Swap))
         if isinstance(jump, Swap):
             yield from _exchanged(recipe, where, jump)
+            continue
+        if isinstance(jump, Involution):
+            yield from _moved(recipe, where, jump)
             continue
         if jump.persistence != 0:
             yield from _kept_in_part(f"jumps[{letter!r}], persistence", jump)
@@ -73,6 +81,39 @@ def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:
     if swap.is_balanced(recipe.H) is None:
         what = f"the way back of {swap} has not the inverse ratio of exp(-H/T)"
         yield where, what, "Write H as a smooth function of the blocks."
+
+
+def _moved(recipe: Dynamics, where: str, jump: Involution) -> Refusals:
+    """Refuse new values that are not linear or leave a domain, and jumps of one site whose rate reads other sites."""
+    for b, image in jump.images:
+        if any(b in U.blocks for U in recipe.potentials):
+            yield where, f"it moves {b}, which the open energy reads", "Move what U does not read."
+        leaves = vanishes(image + b - 1) is None if b.domain.is_discrete else not b.domain.is_real
+        if leaves or b.domain.categories > 2:
+            do = "Move real blocks, or flip binary ones."
+            yield where, f"{b} is {b.domain.in_words}, and {image} may leave it", do
+    if not jump.is_linear():
+        yield where, f"{jump} is not seen to be linear in what moves", "Give new values that are linear in it."
+    if jump.is_by_site:
+        sums = {e for own in jump.formulas for e in own.atoms(Total) if e.has(*jump.blocks)}
+        if sums or not all(b.is_vector for b in jump.blocks):
+            what = f"{jump} has a rate per site, and reads or moves more than a site"
+            yield where, what, "Wrap the rate in total(), so that all sites jump together."
+
+
+def _transport(recipe: Dynamics) -> Refusals:
+    """Refuse a transport with a divergence, or of blocks that cannot drift freely."""
+    rows = [(b, e) for b, e in zip(recipe.state, recipe.transport, strict=True) if e != 0]
+    for b, e in rows:
+        if not b.domain.is_real:
+            yield f"transport[{b}]", f"{b} is {b.domain.in_words}, and has an end or no drift", "Transport real blocks."
+        if bare(e):
+            yield f"transport[{b}]", f"an operator stands in {e} as if it were a number", "Apply it to a vector."
+    slopes = ((b, derivative(e, b)) for b, e in rows)
+    divergence = Add(*(Total(slope) if b.is_vector else slope for b, slope in slopes))
+    if vanishes(divergence) is None:
+        what = f"its divergence is {divergence}, and rates that balance it are not those of other temperatures"
+        yield "transport", what, "Give a drift without divergence, and what is left as D and Q."
 
 
 def _redrawn(recipe: Dynamics, where: str, blocks: tuple[Block, ...]) -> Refusals:

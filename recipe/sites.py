@@ -7,6 +7,7 @@ from sympy import Add, Expr, ImmutableMatrix, S, Symbol
 
 from .algebra import at_one_site, entries
 from .declared import Block, scalar
+from .involutions import Involution
 from .symbols import Total
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for
@@ -68,6 +69,17 @@ class Sites:
     def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
         """The entry of two blocks at sites k and m: of two vectors 0 unless the sites are equal."""
         return S.Zero if of_vectors and k != m else self.at(e, max(k, m))
+
+    def jumps(self, jump: Involution) -> list[tuple[dict[Symbol, Expr], Expr]]:
+        """An involution as jumps of coordinates, each with its new values and its rate: one by site, or one of all."""
+        every = range(self.number)
+        groups = [[k] for k in every] if jump.is_by_site else [[*every]]
+        places = [[(b, k, z) for b in jump.blocks for k, z in enumerate(self.of[b]) if k in own] for own in groups]
+        images = dict(jump.images)
+        return [
+            ({z: self.at(images[b], k) for b, k, z in own}, self.at(jump.rate, sites[0]))
+            for sites, own in zip(groups, places)
+        ]
 
     def arrays(self, points: Mapping[Block, Any]) -> "dict[Block, ndarray]":
         """Points by coordinate as arrays by block, (N, sites), of scalar blocks (N,)."""

@@ -1,6 +1,6 @@
 """Swaps: jumps that exchange blocks with a probability that leaves exp(-H/T) invariant, as in replica exchange."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,10 @@ class Swap:
     def formulas(self) -> tuple[Expr, ...]:
         """The formula of the rate, if there is one."""
         return () if self.rate is None else (self.rate,)
+
+    def replaced(self, of: Callable[[Expr], Expr]) -> "Swap":
+        """The swap with a function applied to the formula of its rate."""
+        return Swap(self.pairs, None if self.rate is None else of(self.rate))
 
     def excess(self, H: Expr) -> Expr:
         """The difference H(S z) - H(z), with S the exchange of blocks."""

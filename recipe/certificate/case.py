@@ -7,7 +7,9 @@ from sympy import Dummy, Expr, Float, S
 
 from ..declared import Block
 from ..dynamics import Dynamics
+from ..involutions import Involution
 from ..marginal import Gaussian, eliminate_gaussians
+from ..pieces import Jump
 from ..swaps import Swap
 from ..symbols import Potential, Total
 from .explicit import Explicit
@@ -75,13 +77,18 @@ class Case:
     @cached_property
     def redrawn(self) -> set[Block]:
         """The blocks that jumps redraw at a nonzero rate."""
-        redrawn: set[Block] = set()
-        for jump in self.recipe.jumps.values():
-            rate = S.One if jump.rate is None else jump.rate
-            numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
-            if not rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None}).is_zero:
-                redrawn |= {*jump.redrawn}
-        return redrawn
+        return {b for jump in self.recipe.jumps.values() if not self._rate(jump).is_zero for b in jump.redrawn}
+
+    @cached_property
+    def turned(self) -> set[Block]:
+        """The blocks that involutions move at a rate that is positive at every state."""
+        return {b for jump in self.recipe.involutions if self._rate(jump).is_positive for b in jump.blocks}
+
+    def _rate(self, jump: Jump | Swap | Involution) -> Expr:
+        """The rate of a jump at the values of parameters; 1 for a jump in every step."""
+        rate = S.One if jump.rate is None else jump.rate
+        numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
+        return rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None})
 
 
 def couples_sites(recipe: Dynamics) -> bool:
@@ -117,6 +124,7 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         D=recipe.D.extract(rows, rows),
         Q=recipe.Q.extract(rows, rows),
         supplied=recipe.supplied.extract(rows, rows),
+        transport=recipe.transport.extract(rows, [0]),
         target=targets if len(targets) > 1 else next(iter(targets or state)),
         pieces=recipe.pieces,
         requires=recipe.requires,

@@ -16,6 +16,7 @@ from ..declared import temperature as T
 from ..derive import residual
 from ..dynamics import Dynamics
 from ..errors import RecipeError, did_you_mean
+from ..involutions import Involution, weakest
 from ..laws import compared
 from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
@@ -90,7 +91,7 @@ def _of_all_data(case: Case) -> Iterator[Finding]:
 
 
 def of_jumps(case: Case) -> Iterator[Finding]:
-    """Whether the laws of jumps are the conditionals of exp(-H), and swaps leave exp(-H/T) invariant."""
+    """Whether the laws of jumps are the conditionals of exp(-H), swaps leave exp(-H/T), and involutions H."""
     H = case.recipe.H
     for jump in case.recipe.jumps.values():
         if isinstance(jump, Swap):
@@ -98,6 +99,10 @@ def of_jumps(case: Case) -> Iterator[Finding]:
             answer = f"an involution of volume 1, accepted with the probability min(1, {jump.ratio(H)})"
             answer = answer if known else "the way back has not the inverse ratio of exp(-H/T)"
             yield Finding(f"{jump} leaves exp(-H/T) invariant", answer, GRADES[known], "swap")
+        elif isinstance(jump, Involution):
+            known = weakest(jump.is_involution(), jump.keeps(H))
+            answer = "linear in what moves, and its own inverse" if known else "F(F(z)) is not z, or H(F(z)) not H(z)"
+            yield Finding(f"{jump} has volume 1 and leaves H", answer, GRADES[known], "involution")
         elif jump.law is not None:
             (b,) = jump.blocks
             _, known = compared(H, b, jump.law) or (None, None)
@@ -129,11 +134,11 @@ def stationary(case: Case) -> Answer:
     if case.still:
         rows = [i for i, b in enumerate(case.declared.state) if b not in case.still]
         drift = case.declared.tempered_drift.extract(rows, [0])
-        rest = residual(drift, recipe.H / T, T * recipe.D, recipe.state)
+        rest = residual(drift, recipe.H / T, T * recipe.D, recipe.state) + recipe.gain / T
         held = "is" if len(case.still) == 1 else "are"
         question = f"exp(-H) is stationary while {', '.join(map(str, case.still))} {held} held still"
     else:
-        rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state)
+        rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state) + recipe.gain
     known = vanishes(rest)
     answer = {"symbolic": "identically 0", "numeric": "0 at random states"}.get(known or "", rest)
     return question, f"Fokker-Planck residual {answer}", GRADES[known]
@@ -181,6 +186,8 @@ def explosion(case: Case) -> Answer:
     """Whether chains stay finite."""
     question = "chains do not run off to infinity"
     recipe = case.recipe
+    if ends.carries_to_infinity(recipe):
+        return question, "not decided: the transport is not linear, or jumps leave no norm", "open"
     if ends.is_integrable(recipe):
         return question, "D and Q have finite means under exp(-H)", "proved"
     for end in ends.explosions(case.one_site):
@@ -211,10 +218,13 @@ def reached(case: Case) -> Answer:
 def _unmoved(case: Case) -> tuple[str, str] | None:
     """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
+    turned = {b for jump in recipe.involutions for b in jump.blocks}
     for b in recipe.latents:
-        if b not in case.redrawn:
+        if b not in case.redrawn | turned:
             return f"{b} is {b.domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"
-    if entries(recipe.D) or not case.redrawn <= {*recipe.latents}:
+        if b not in case.redrawn | case.turned:
+            return f"not decided: where its rate is 0, {b} does not turn", "open"
+    if entries(recipe.D) or not case.redrawn <= {*recipe.latents} or turned & {*recipe.latents}:
         return None
     return "there is no noise: invariant, but not ergodic without refreshment", "warning"
 
@@ -258,7 +268,8 @@ def _reached(case: Case) -> tuple[str, str]:
     explicit = case.unlike
     moving = [z for z, domain in explicit.domains.items() if not domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]
-    number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving])
+    timed = bool(case.turned & {*case.recipe.latents})
+    number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving], timed=timed)
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"
     if number < len(moving) and not len(missed):
@@ -292,6 +303,7 @@ QUESTIONS: dict[str, Callable[[Case], Answer]] = {
 _WORDS = {
     "conditional": "a law given all else",
     "swap": "a swap",
+    "involution": "a jump",
     "smooth": "jumps",
     "normalisable": "properness",
     "boundary": "boundaries",

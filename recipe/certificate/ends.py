@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import Abs, Add, Expr, Function, Max, Min, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
+from sympy import Abs, Add, Expr, Function, Max, Min, Poly, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
 
 from ..algebra import at_one_site
 from ..algebra import entries as nonzero
@@ -156,8 +156,7 @@ def is_integrable(recipe: Dynamics) -> bool:
     Such entries are constants, or polynomials of blocks that are Gaussian whatever the other blocks are. Source:
     Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
     """
-    gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
-    free = [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
+    free = _free_gaussians(recipe)
     for e in map(at_one_site, {*nonzero(recipe.D).values(), *nonzero(recipe.Q).values()}):
         moving = [b for b in recipe.state if e.has(b)]
         if (
@@ -168,6 +167,25 @@ def is_integrable(recipe: Dynamics) -> bool:
         ):
             return False
     return True
+
+
+def _free_gaussians(recipe: Dynamics) -> list[Block]:
+    """The auxiliary blocks that are Gaussian whatever the other blocks are."""
+    gaussians, _ = eliminate_gaussians(recipe.H, recipe.momenta + recipe.thermostats)
+    return [g.block for g in gaussians if not (g.mean.free_symbols | g.precision.free_symbols) & set(recipe.state)]
+
+
+def carries_to_infinity(recipe: Dynamics) -> bool:
+    """Whether transport and involutions are not known to leave chains finite.
+
+    A transport that is linear in the state and involutions that leave a norm, the H of free Gaussians, let the state
+    grow at most exponentially, and rates are bounded where the state is.
+    """
+    moved = {b for jump in recipe.involutions for b in jump.blocks}
+    bounded = {b for b in moved if b.domain.is_discrete} | {*_free_gaussians(recipe)}
+    rows = [at_one_site(e) for e in recipe.transport if e != 0]
+    linear = all(e.is_polynomial(*recipe.state) and not e.has(*OPAQUE[1:]) for e in rows)
+    return not (moved <= bounded and linear and all(Poly(e, *recipe.state).total_degree() <= 1 for e in rows))
 
 
 def entry_without_mean(explicit: Explicit) -> str:

@@ -29,13 +29,14 @@ STATES, FEW, ROUNDS = 2000, 20, 8  # number of states in the search for the bulk
 
 @dataclass(frozen=True)
 class Explicit:
-    """Coordinates z with their blocks, and H, D and Q at a temperature as expressions of z alone."""
+    """Coordinates z with their blocks, and H, D, Q and transport at a temperature as expressions of z alone."""
 
     coordinates: tuple[Symbol, ...]
     blocks: tuple[Block, ...]
     H: Expr
     D: ImmutableMatrix
     Q: ImmutableMatrix
+    transport: ImmutableMatrix
     temperature: float
 
     @property
@@ -70,17 +71,18 @@ class Explicit:
         """The coordinates of some numbers, at values of all others."""
         D, Q = (matrix.extract(kept, kept).xreplace(values) for matrix in (self.D, self.Q))
         coordinates, blocks = (tuple(own[i] for i in kept) for own in (self.coordinates, self.blocks))
-        return Explicit(coordinates, blocks, self.H.xreplace(values), D, Q, self.temperature)
+        transport = self.transport.extract(kept, [0]).xreplace(values)
+        return Explicit(coordinates, blocks, self.H.xreplace(values), D, Q, transport, self.temperature)
 
     @cached_property
     def curl(self) -> ImmutableMatrix:
-        """-Q grad H + T rowdiv(Q): the drift from Q."""
+        """-Q grad H + T rowdiv(Q) and the transport: the drift beside that of D."""
         gradient = ImmutableMatrix([derivative(self.H, z) for z in self.coordinates])
         slopes: list[list[Expr]] = [[] for _ in self.coordinates]
         for (i, j), e in entries(self.Q).items():
             slopes[i].append(derivative(e, self.coordinates[j]))
         divergence = ImmutableMatrix([Add(*own) for own in slopes])
-        return self.temperature * divergence - self.Q * gradient
+        return self.temperature * divergence - self.Q * gradient + self.transport
 
     @cached_property
     def bulk(self) -> "ndarray":

@@ -77,18 +77,21 @@ def described(explicit: Explicit, directions: np.ndarray) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), seed: int = 0) -> tuple[int, np.ndarray]:
+def rank(
+    explicit: Explicit, *, refreshed: Sequence[Symbol] = (), timed: bool = False, seed: int = 0
+) -> tuple[int, np.ndarray]:
     """The greatest rank over a few random states, and the unreached directions there, as rows.
 
-    `refreshed`: coordinates that a jump redraws. With a rank below the number of coordinates the chain stays on a
+    `refreshed`: coordinates that a jump redraws; `timed`: whether discrete coordinates jump at random times, between
+    which the drift is a control too. With a rank below the number of coordinates the chain stays on a
     surface: its law is invariant, but the chain is not ergodic.
     """
-    field, columns = _fields(explicit, refreshed)
+    field, columns = _fields(explicit, refreshed, timed)
 
     def velocity(z: np.ndarray, w: np.ndarray) -> np.ndarray:
         return field(z) + np.einsum("ijn,jn->in", columns(z), w)
 
-    width = explicit.size + len(refreshed)
+    width = explicit.size + len(refreshed) + timed
     return rank_of(velocity, explicit.blocks, INTERVALS * explicit.size, width, seed=seed)
 
 
@@ -176,18 +179,19 @@ def _start(block: Block, draw: np.random.Generator) -> float:
     return value if block.domain.is_real or block.domain.is_discrete else 0.3 + abs(value)
 
 
-def _fields(explicit: Explicit, refreshed: Sequence[Symbol]) -> tuple[Callable, Callable]:
+def _fields(explicit: Explicit, refreshed: Sequence[Symbol], timed: bool) -> tuple[Callable, Callable]:
     """The drift (size, N) and the control directions (size, width, N), as functions of states (size, N)."""
     size = explicit.size
     rounded = replace(explicit, H=without_kinks(explicit.H), D=without_kinks(explicit.D), Q=without_kinks(explicit.Q))
-    D = rounded.function(rounded.D)
+    D, field = rounded.function(rounded.D), rounded.function(rounded.curl)
     redrawn = np.array([[float(z == r) for r in refreshed] for z in explicit.coordinates]).reshape(size, -1)
 
     def columns(z):
         jumps = np.broadcast_to(redrawn[..., None], (*redrawn.shape, z.shape[1]))
-        return np.concatenate([D(z).reshape(size, size, -1), jumps], axis=1)
+        times = [field(z)[:, None]] if timed else []
+        return np.concatenate([D(z).reshape(size, size, -1), jumps, *times], axis=1)
 
-    return rounded.function(rounded.curl), columns
+    return field, columns
 
 
 def _sensitivities(

@@ -91,12 +91,13 @@ class _Writer(Sites):
 
     def recipe_over_sites(self, H: Expr) -> Explicit:
         """The Explicit form of the recipe with the energy H."""
-        formulas = self.at(H), self.matrix(self.recipe.D), self.matrix(self.recipe.Q)
+        rows = ImmutableMatrix(self.column(list(self.recipe.transport)))
+        formulas = self.at(H), self.matrix(self.recipe.D), self.matrix(self.recipe.Q), rows
         still = [s for symbols in self.still.values() for s in symbols]
         numbers = {s: Rational(repr(round(random_value(s, self.draw), 6))) for s in still}
-        H, D, Q = (e.xreplace(numbers) for e in formulas)
+        H, D, Q, transport = (e.xreplace(numbers) for e in formulas)
         blocks = tuple(b for b in self.state for _ in self.of[b])
-        return Explicit(self.coordinates, blocks, H, D, Q, float(self.temperature))
+        return Explicit(self.coordinates, blocks, H, D, Q, transport, float(self.temperature))
 
     def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
         """The entry of two blocks at sites k and m."""

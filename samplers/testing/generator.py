@@ -11,7 +11,7 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from sympy import Expr, ImmutableMatrix, Mul, S, diff
+from sympy import Expr, ImmutableMatrix, Mul, S, Symbol, diff
 
 from recipe.algebra import at_one_site
 from recipe.arrays import of_arrays, whole_power
@@ -57,7 +57,8 @@ def generator_at_one_site(
 class Generator:
     """E[L phi] under a law that is given by points and weights.
 
-    `drift`, `D` and `H`: expressions of the coordinates `state` and numbers. `drawn`: whether points are independent
+    `drift`, `D` and `H`: expressions of the coordinates `state` and numbers; `jumps`: new values by coordinate, each
+    with its rate times T, which add rate (phi(F(z)) - phi(z)) to L phi. `drawn`: whether points are independent
     draws, of which a mean within STANDARD_ERRORS counts as 0.
     """
 
@@ -70,6 +71,7 @@ class Generator:
         weights: np.ndarray,
         *,
         H: Expr = S.Zero,
+        jumps: Sequence[tuple[Mapping[Symbol, Expr], Expr]] = (),
         temperature: float = 1.0,
         drawn: bool = False,
     ):
@@ -79,6 +81,7 @@ class Generator:
         self.drawn = drawn
         self.points = [points[b] for b in self.state]
         self._known = cache(self._at)
+        self.jumps = [(images, self._at(rate) / float(temperature)) for images, rate in jumps]
         self.drift = [(b, self._at(e)) for b, e in zip(self.state, drift) if e != 0]
         # by block without noise of its own: the blocks in its drift, which turn where it is reflected
         self.turned = {
@@ -101,12 +104,13 @@ class Generator:
         return float(factor) * self._known(rest) if factor else None
 
     def _mean(self, phi):
-        """E[L phi], of draws the part beyond STANDARD_ERRORS, and E|f . grad phi| + E|T D : hess phi|."""
+        """E[L phi], of draws the part beyond STANDARD_ERRORS, and the sum of the E| | of its terms."""
         nothing = np.zeros_like(self.weights)
         slopes = ((f, self._derivative(phi, b)) for b, f in self.drift)
         curvatures = ((D, self._derivative(phi, a, b)) for a, b, D in self.noise)
         first = sum((f * d for f, d in slopes if d is not None), nothing)
         second = sum((D * d for D, d in curvatures if d is not None), nothing)
+        second = sum((rate * self._at(phi.xreplace(images) - phi) for images, rate in self.jumps), second)
         rate = float(self.weights @ (first + second))
         if self.drawn:
             chance = STANDARD_ERRORS * (first + second).std() / len(first) ** 0.5
@@ -114,7 +118,7 @@ class Generator:
         return rate, float(self.weights @ abs(first) + self.weights @ abs(second))
 
     def defects(self, degree: int = 4, features: Sequence[Expr] | None = None) -> dict[Expr, float]:
-        """E[L phi] over E|f . grad phi| + E|T D : hess phi|, by monomial of the features."""
+        """E[L phi] over the sum of the E| | of its terms, by monomial of the features."""
         blocks = [b for b in self.state if not b.domain.is_discrete]
         chosen = features or usual_features(blocks, [b for b in blocks if b.domain.reflects], self.turned)
         of_blocks = [phi for phi in chosen if phi not in self.state or phi in blocks]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logit
-from sympy import Abs, Expr, Float, Heaviside, Max, Min, lambdify, sign
+from sympy import Abs, Expr, Float, Heaviside, Max, Min, Mul, lambdify, sign
 from sympy.core.relational import Relational
 
 from recipe import RecipeError
@@ -145,7 +145,7 @@ def _edges(formulas, block, chart, low, high):
         arguments |= {a - b for f in e.atoms(Max, Min) for a, b in combinations(f.args, 2)}
         arguments |= {f.args[0] for f in e.atoms(Abs, sign, Heaviside)}
         arguments |= {c.lhs - c.rhs for c in e.atoms(Relational)}
-    kinks = {x for e in arguments if e.free_symbols == {block} for x in _roots(e, block)}
+    kinks = {x for own in arguments for e in Mul.make_args(own) if e.free_symbols == {block} for x in _roots(e, block)}
     return sorted({low, high} | {t for t in map(chart.inverse, kinks) if low < t < high})
 
 

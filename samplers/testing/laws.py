@@ -66,7 +66,7 @@ class Law:
             return None
         recipe = self.recipe
         nodes = {1: 300, 2: None}.get(len(recipe.state), 32)
-        integrands = (*recipe.drift, *recipe.D)
+        integrands = (*recipe.drift, *recipe.D, *(jump.rate for jump in recipe.involutions))
         try:
             points, weights = density(
                 recipe.H, recipe.state, nodes=nodes, degree=DEGREE, integrands=integrands, **self.options
@@ -120,7 +120,9 @@ class Law:
         drift = self.sites.column([number(e) for e in sde.tempered_drift])
         D = self.sites.matrix(sde.D.applyfunc(number))
         temperature = self.options["temperature"]
-        return Generator(self.sites.coordinates, drift, D, *weighted, temperature=temperature, drawn=drawn)
+        jumps = [own for jump in sde.involutions for own in self.sites.jumps(jump.replaced(number))]
+        options = dict(jumps=jumps, temperature=temperature, drawn=drawn)
+        return Generator(self.sites.coordinates, drift, D, *weighted, **options)
 
 
 # ---- a law composed of known laws
