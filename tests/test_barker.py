@@ -97,13 +97,20 @@ REFUSED = {
     "noise that reads the block": (dict(D={theta: 1 / (1 + theta**2)}), "depends on theta"),
     "noise that is supplied": (dict(supplied={theta: C / 2}), "supplied in part"),
     "several blocks": (
-        dict(state=(theta, p), H=potential(theta) + total(p**2) / 2, D={theta: C, p: 1}, Q={}, supplied={},
-             pieces={"G": numerical((theta, p), "barker")}), "several blocks"),
-}  # fmt: skip
+        dict(
+            state=(theta, p),
+            H=potential(theta) + total(p**2) / 2,
+            D={theta: C, p: 1},
+            pieces={"G": numerical((theta, p), "barker")},
+        ),
+        "several blocks",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_such_proposal_is_refused(case):
     changes, message = REFUSED[case]
+    given = dict(name="refused", state=(theta,), H=potential(theta), D={theta: C}, pieces=BARKER.pieces)
     with pytest.raises(RecipeError, match=message):
-        integrators.compile(replace(BARKER, **changes), "G")
+        integrators.compile(Recipe(**given | changes), "G")
