@@ -223,7 +223,8 @@ def test_santa_learns_images_explores_then_refines(images, tmp_path):
     for name in example.METHODS:
         assert f"| {name}, test error after 3 epochs |" in printed, name
     assert example.RELEASED.check().exact
-    assert width(tmp_path / "santa-mnist" / "quick" / "mnist.png") > 400
+    for picture in ("mnist", "scorings"):
+        assert width(tmp_path / "santa-mnist" / "quick" / f"{picture}.png") > 400
 
 
 def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, tmp_path):
@@ -308,7 +309,7 @@ def music(tmp_path_factory):
         for t in range(len(rolls)):
             rolls[t, [t % 80, t % 80 + 4, t % 80 + 7]] = 1
         parts |= {f"{part}_roll": numpy.packbits(rolls, axis=1), f"{part}_len": numpy.array(lengths, numpy.int32)}
-    for name in ("jsb", "piano"):
+    for name in ("jsb", "piano", "nottingham", "muse"):
         numpy.savez(folder / "polymusic" / f"{name}.npz", **parts)
     return folder
 
@@ -345,6 +346,48 @@ def test_the_epoch_that_is_best_on_the_validation_set_counts_and_one_that_diverg
     nan = float("nan")
     assert example.best_epoch([[1, 9.0, 7.0], [2, 8.0, 7.5], [3, nan, 1.0]])["test"] == 7.5
     assert example.best_epoch([[1, nan, nan]])["valid"] == float("inf")
+
+
+@pytest.mark.parametrize("norm", [None, 5.0])
+def test_rmsprop_of_the_release_has_its_root_over_all_and_scales_all_gradients_together(papers, norm):
+    """Two steps by hand, of gradients of norm 10 over two tensors; torch would add 1e-6 to the root."""
+    import santa_music as example
+
+    weights = [torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([-2.0]))]
+    optimizer = example.ReleasedRMSprop(weights, lr=0.1, weight_decay=0.5, norm=norm)
+    expected, V = [1.0, -2.0], [0.0, 0.0]
+    for size in (10.0, 1e-3):
+        for k, part in enumerate((0.6, 0.8)):
+            weights[k].grad = torch.tensor([size * part])
+            g = (5.0 if norm else size) * part + 0.5 * expected[k]
+            V[k] = 0.9 * V[k] + 0.1 * g**2
+            expected[k] -= 0.1 * g / (V[k] + 1e-6) ** 0.5
+        optimizer.step()
+        assert [w.item() for w in weights] == pytest.approx(expected, rel=1e-5)
+
+
+def test_santa_of_refinement_alone_has_no_noise_and_a_friction_that_grows(music):
+    """Two runs of other seeds of the noise are one; xi moves by p^2."""
+    import santa_music as example
+
+    def refined(seed):
+        torch.manual_seed(1)
+        network = example.Listener(4)
+        return network, example.optimizer_of(example.Setting("santa-refined", 1e-3), network, 200, seed)
+
+    rolls = example.padded(example.sequences(music, "jsb", "test"))
+    ends = []
+    for seed in (1, 2):
+        network, optimizer = refined(seed)
+        xi = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            example.surprise(network, *rolls).backward()
+            optimizer.step()
+            xi.append(torch.cat([optimizer.state[p]["xi"].flatten() for p in network.parameters()]))
+        assert (xi[2] >= xi[1]).all() and (xi[2] > xi[1]).any()
+        ends.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    assert torch.equal(*ends)
 
 
 def test_rolls_that_do_not_fit_their_lengths_are_refused_with_the_file(music, tmp_path):

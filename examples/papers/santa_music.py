@@ -3,13 +3,16 @@
 A recurrent network, GRU of 200 units as in the authors' code, has heard x_1 ... x_{t-1} and gives each of 88 keys a
 probability at t; the score is the NLL in nats per time step, that of the test set after the epoch that is best on the
 official validation set. Their lr is 1e-3 for the rivals, and 1e-3 or 2e-4 for Santa, on the mean over time steps; Santa
-has sigma = .95, beta = sqrt(t), a friction of .5 a step at first, and explores for 15 % of the run. Where the code has
-one lr for all, "lr chosen" has the one that is best on the validation set.
+has sigma = .95, beta = sqrt(t), a friction of .5 a step at first, and explores for 15 % of the run. "Refinement only"
+is the code's Santa_r, of temperature 0 throughout, whose friction still grows by p^2. Where the code has one lr for
+all, "lr chosen" has the one that is best on the validation set. RMSprop is torch's, once with the code's rho = .9 and
+1e-6 under the root, and once with its gradients, too, which it always scales to the norm 5.
 
 Batches are 16 pieces of 100 steps at most, where the code takes a whole sequence at a time; gradients are not clipped.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -31,6 +34,8 @@ from recipe.errors import RecipeError
 KEYS, BATCH, PIECE = 88, 16, 100  # keys of a piano; pieces in a batch, and their time steps
 EPOCHS = 100  # of the paper
 EXPLORE, FIRST_FRICTION = 0.15, 0.5  # share of the run; of momenta in one step
+NORM = 5.0  # of all gradients of the release
+NEAR = 0.1  # nats: so near is the same, and one seed tells no order
 SETS = {"jsb": "JSB", "piano": "Piano", "nottingham": "Nott", "muse": "Muse"}
 PRINTED = {
     "Santa": {"piano": 7.60, "nottingham": 3.39, "muse": 7.20, "jsb": 8.46},
@@ -51,13 +56,17 @@ class Setting:
 
 METHODS = {  # candidates, of which the best on the validation set counts
     "Santa": [Setting("santa", lr) for lr in (1e-3, 2e-4)],
+    "Santa, refinement only": [Setting("santa-refined", lr) for lr in (1e-3, 2e-4)],
     "Adam": [Setting("adam", 1e-3)],
     "RMSprop": [Setting("rmsprop", 1e-3)],
+    "RMSprop, rho and eps as released": [Setting("rmsprop-released", 1e-3)],
+    "RMSprop, scaled as released, too": [Setting("rmsprop-scaled", 1e-3)],
     "SGD-M": [Setting("momentum", 1e-3)],
     "SGD-M, lr chosen": [Setting("momentum", lr) for lr in (0.1, 0.3)],
     "SGD": [Setting("sgd", 1e-3)],
     "SGD, lr chosen": [Setting("sgd", lr) for lr in (0.3, 1.0)],
 }
+SANTAS = ("Santa", "Santa, refinement only")
 
 
 class Listener(Module):
@@ -100,17 +109,44 @@ def padded(rolls: list[Tensor]) -> tuple[Tensor, Tensor]:
     return pad(rolls, batch_first=True), pad(heard, batch_first=True)
 
 
+class ReleasedRMSprop(torch.optim.Optimizer):
+    """RMSprop as the authors' code has it: theta <- theta - lr g/sqrt(V + 1e-6), V <- .9 V + .1 g^2 from 0.
+
+    `norm`: of the gradient of the loss, which is scaled to it; None leaves it as it is.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], lr: float, weight_decay: float, norm: float | None = None
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "norm": norm})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step; the root is of V + 1e-6, where torch adds to the root."""
+        for group in self.param_groups:
+            gradients = [p.grad for p in group["params"]]
+            scale = group["norm"] / torch.cat([g.flatten() for g in gradients]).norm() if group["norm"] else 1.0
+            for p, gradient in zip(group["params"], gradients, strict=True):
+                g = scale * gradient + group["weight_decay"] * p
+                V = self.state[p].setdefault("V", torch.zeros_like(p))
+                V.mul_(0.9).addcmul_(g, g, value=0.1)
+                p.addcdiv_(g, (V + 1e-6).sqrt(), value=-group["lr"])
+
+
 def optimizer_of(setting: Setting, network: Module, steps: int, seed: int) -> torch.optim.Optimizer:
-    """Torch's own on the mean over time steps, or Santa; the prior is N(0, 1)."""
+    """Torch's own on the mean over time steps, RMSprop of the release, or Santa; the prior is N(0, 1)."""
     decay, parameters = 1 / steps, network.parameters()
     if setting.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=setting.lr, weight_decay=decay)
     if setting.optimizer == "rmsprop":
         return torch.optim.RMSprop(parameters, lr=setting.lr, weight_decay=decay)
+    if setting.optimizer in ("rmsprop-released", "rmsprop-scaled"):
+        norm = NORM if setting.optimizer == "rmsprop-scaled" else None
+        return ReleasedRMSprop(parameters, lr=setting.lr, weight_decay=decay, norm=norm)
     if setting.optimizer in ("sgd", "momentum"):
         momentum = 0.9 if setting.optimizer == "momentum" else 0.0
         return torch.optim.SGD(parameters, lr=setting.lr, momentum=momentum, weight_decay=decay)
-    own: dict[str, Any] = {"sigma": 0.95, "lam": 1e-4}
+    own: dict[str, Any] = {"sigma": 0.95, "lam": 1e-4, "temperature": float(setting.optimizer == "santa")}
     return samplers.Optimizer(
         parameters, samplers.SANTA, lr=setting.lr, num_data=steps, weight_decay=decay, seed=seed, **own
     )
@@ -131,6 +167,9 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setti
     curve = Curve()
 
     def see(step: int) -> None:
+        if step == 1 and isinstance(optimizer, samplers.Optimizer):
+            for p in network.parameters():
+                optimizer.state[p]["xi"].fill_(FIRST_FRICTION / math.sqrt(how.lr / steps))
         epoch, rest = divmod(step, len(batches))
         if not rest:
             with torch.no_grad():
@@ -138,9 +177,6 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setti
 
     def cool(step: int) -> None:
         optimizer.param_groups[0]["temperature"] = (step + 1) ** -0.5
-        if step == 1:
-            for p in network.parameters():
-                optimizer.state[p]["xi"].fill_(FIRST_FRICTION / math.sqrt(how.lr / steps))
         see(step)
 
     def part(until: int, name: str, draw: Any) -> None:
@@ -157,7 +193,8 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setti
             curve=curve,
         )
 
-    if isinstance(optimizer, samplers.Optimizer):
+    if how.optimizer == "santa":
+        assert isinstance(optimizer, samplers.Optimizer)
         part(max(1, round(EXPLORE * epochs)), "explore", cool)
         optimizer.param_groups[0]["temperature"] = 0.0
         optimizer.freeze("xi")
@@ -176,16 +213,19 @@ def best_epoch(rows: list[list[float]]) -> dict:
 
 
 def claims(study: Study) -> list[Claim]:
-    """The rows of each data set, and whether Santa is the lowest."""
+    """The rows of each data set, and whether Santa is lowest."""
     lengths, units, seeds = study.of_scale(
-        ({"jsb": 3}, 8, 1), ({"jsb": EPOCHS, "piano": 30}, 200, 1), (dict.fromkeys(SETS, EPOCHS), 200, 3)
+        ({"jsb": 3}, 8, 1),
+        ({"jsb": EPOCHS, "piano": 30, "nottingham": 4, "muse": 3}, 200, 1),
+        (dict.fromkeys(SETS, EPOCHS), 200, 3),
     )
     found = []
     curves = {}
     for data, epochs in lengths.items():
         size = {"data": data, "units": units, "epochs": epochs}
         rows = {method: best_of(study, candidates, seeds, size) for method, candidates in METHODS.items()}
-        own = [*(of_row(data, method, runs, epochs) for method, runs in rows.items()), of_order(data, rows)]
+        own = [of_row(data, method, runs, epochs) for method, runs in rows.items()]
+        own += [of_order(data, santa, rows) for santa in SANTAS]
         found += [replace(claim, seeds=seeds, reduced=part(epochs, EPOCHS, "epochs")) for claim in own]
         curves[data] = {method: runs[0]["curve"] for method, runs in rows.items()}
     picture(study, curves)
@@ -210,24 +250,26 @@ def best_of(study: Study, candidates: list[Setting], seeds: int, size: dict[str,
 def of_row(data: str, method: str, runs: list[dict], epochs: int) -> Claim:
     """A test NLL beside the printed one."""
     ours = [run["test"] for run in runs]
-    printed = PRINTED[method.removesuffix(", lr chosen")][data]
+    printed = PRINTED[method.partition(",")[0]][data]
     why = f"lr = {runs[0]['lr']:g}, best after epoch {runs[0]['epoch']:.0f} of {epochs}"
-    if fmean(ours) < printed - 0.1 and method != "Santa":
+    if fmean(ours) < printed - NEAR and method not in SANTAS:
         why += "; a baseline below the printed one is no failure"
-    same = abs(fmean(ours) - printed) <= 0.1
+    same = abs(fmean(ours) - printed) <= NEAR
     return Claim(f"{SETS[data]}: {method}, test NLL", f"{printed:.2f}", spread(ours), Kind.FIGURE, same, why)
 
 
-def of_order(data: str, rows: dict[str, list[dict]]) -> Claim:
-    """Whether Santa has the lowest NLL of all."""
+def of_order(data: str, santa: str, rows: dict[str, list[dict]]) -> Claim:
+    """Whether this Santa has the lowest NLL beside its rivals; None where the next is near."""
     tests = {method: fmean(run["test"] for run in runs) for method, runs in rows.items()}
-    rival = min((method for method in tests if method != "Santa"), key=tests.__getitem__)
-    ours = f"{tests['Santa']:.2f}; {rival} {tests[rival]:.2f}"
+    rival = min((method for method in tests if method not in SANTAS), key=tests.__getitem__)
+    ours = f"{tests[santa]:.2f}; {rival} {tests[rival]:.2f}"
     printed = f"{PRINTED['Santa'][data]:.2f}; " + ", ".join(
         f"{method} {PRINTED[method][data]:.2f}" for method in ("Adam", "RMSprop")
     )
+    gap = tests[santa] - tests[rival]
+    lowest = None if abs(gap) <= NEAR else gap < 0
     why = "lr of the rivals chosen where it says so"
-    return Claim(f"{SETS[data]}: Santa lowest", printed, ours, Kind.COMPARISON, tests["Santa"] < tests[rival], why)
+    return Claim(f"{SETS[data]}: {santa} lowest", printed, ours, Kind.COMPARISON, lowest, why)
 
 
 def picture(study: Study, curves: dict[str, dict[str, list[list[float]]]]) -> None:
@@ -244,8 +286,7 @@ EXPERIMENT = Experiment(
     "santa-music",
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), polyphonic music, nats per time step",
     claims,
-    files=["polymusic/jsb.npz", "polymusic/piano.npz"],
-    minutes=30,
+    files=[f"polymusic/{name}.npz" for name in SETS],
+    minutes=35,
     seeds="one seed",
-    full_files=["polymusic/nottingham.npz", "polymusic/muse.npz"],
 )
