@@ -55,6 +55,6 @@ def test_a_name_that_is_not_there_is_refused_with_near_ones(gallery, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", range(9))
+@pytest.mark.parametrize("room", range(10))
 def test_all_agree_with_their_law(gallery, room):
     assert gallery.main([exhibit.name for exhibit in gallery.ROOMS[room].GALLERY]) == 0

@@ -14,6 +14,7 @@ import sys
 
 import adaptive
 import composed
+import events
 import kinetic
 import latents
 import learned
@@ -22,7 +23,7 @@ import overdamped
 import proposals
 import thermostats
 
-ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed, learned, proposals)
+ROOMS = (overdamped, kinetic, thermostats, latents, adaptive, operators, composed, learned, proposals, events)
 GALLERY = {exhibit.name: exhibit for room in ROOMS for exhibit in room.GALLERY}
 
 
