@@ -160,3 +160,5 @@ def test_it_says_when_it_is_not_to_be_believed():
     assert wild.variance > 20 and any("too much for the KL" in doubt for doubt in wild.doubts)
     assert "3 of the chains of the KL are lost" in Divergence(0.1, 0.01, lost=3).doubts[0]
     assert Divergence(-0.1, 0.02).bound == pytest.approx(0.02**0.5)
+    assert "not stated" in str(Divergence(1.9, 0.1)) and "e+10" not in str(Divergence(2.6e10, 1e9))
+    assert "1.9 +- 0.04" in str(Divergence(1.9, 0.04))

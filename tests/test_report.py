@@ -193,6 +193,7 @@ def test_an_answer_of_little_power_is_not_known_and_says_so_first():
     few = torch.randn(2, 40, 1, generator=torch.Generator().manual_seed(2)).cumsum(1)
     (wandering,) = [f for f in Draws({"w": few}, info={}).report() if f.question == "R-hat"]
     assert wandering.value > 1.01 and wandering.ok is None and "not known: chance leaves" in str(wandering)
+    assert wandering.high == 1.01 and "more than 1.01 in so few draws" in str(wandering)  # of few chains, too
     momenta = {"p": {"value": 1e9, "error": 1e9, "freedom": 3.0, "expected": 1.0, "kick": 0.0}}
     calm = torch.randn(4, 2000, 1, generator=torch.Generator().manual_seed(0))
     report = Draws({"w": calm}, info={"averages": {"kinetic_temperature": momenta}}).report()

@@ -17,6 +17,8 @@ class Divergence:
     KL(draws || exp(-H/T)) = 0.005 +- 0.0005: so no probability is off by more than 0.055 (Pinsker).
     >>> print(Divergence(None, 0.0, reason="there is no work"))
     KL(draws || exp(-H/T)) is not stated: there is no work.
+    >>> print(Divergence(2.6e10, 1e9))
+    KL(draws || exp(-H/T)) is not stated: it is above 2 or not seen to be below, where it bounds no probability.
     """
 
     value: float | None
@@ -52,5 +54,7 @@ class Divergence:
         name = "KL(draws || exp(-H/T))"
         if self.value is None:
             return f"{name} is not stated: {self.reason}."
+        if self.bound == 1:
+            return f"{name} is not stated: it is above 2 or not seen to be below, where it bounds no probability."
         figure = f"{self.value:.2g} +- {self.error:.1g}"
         return f"{name} = {figure}: so no probability is off by more than {self.bound:.2g} (Pinsker)."

@@ -298,7 +298,7 @@ class Draws(Mapping):
         fewer questions are asked. Nothing is run again. The report names the questions that were not asked.
 
         A finding is not known, and the report's `ok` None, where half a temperature's band is above 0.3 T, and for an
-        R-hat above 1.01 which chance leaves under the chains' own autocorrelation. Others with an error say what error
+        R-hat above 1.01 that chance leaves in so few draws of this autocorrelation. Others with an error say what error
         would be seen, nine times of ten. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0,
         and evaluations that are no integer >= 0.
 

@@ -22,7 +22,8 @@ class Finding:
     """A question with its number, the standard error, the expected band from `low` to `high`, and a cure.
 
     `of`: the block, coordinate or tensor in question; `error` is None where the number is exact. `known` is False where
-    chance makes the band so wide that a number inside of it says little.
+    chance makes the band so wide that a number inside of it says little. `chance`: the number up to which chance alone
+    leads above a band of fixed ends.
 
     >>> finding = Finding("R-hat", "theta[1]", 1.4, None, 0.0, 1.01, "Take more steps.")
     >>> finding.ok, finding.key
@@ -39,11 +40,14 @@ class Finding:
     high: float
     cure: str
     known: bool = True
+    chance: float = -math.inf
     STATED: ClassVar = ("ok",)
 
     @property
     def ok(self) -> bool | None:
-        """Whether the number is inside the band; None for a number inside of a band that is too wide."""
+        """Whether the number is inside the band; None inside of a band that is too wide, or above it by chance."""
+        if self.high < self.value <= self.chance:
+            return None
         return self.low <= self.value <= self.high and (self.known or None)
 
     @property
@@ -64,6 +68,8 @@ class Finding:
         error = "" if self.error is None else f" +- {self.error:.1g}"
         if self.ok:
             band = f"from {self.low:.4g}" if math.isinf(self.high) else f"{self.low:.4g} to {self.high:.4g}"
+        elif self.ok is None and self.value > self.high:
+            band = f"not known: chance leaves more than {self.high:.4g} in so few draws"
         elif self.ok is None:
             band = f"not known: chance leaves {self.low:.4g} to {self.high:.4g}"
         elif not math.isfinite(self.value):
@@ -98,9 +104,7 @@ def banded(
 
 def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit: float = R_HAT) -> Finding:
     """The finding on an R-hat: at most `limit`; chance of probability `alpha` that leaves more leaves it open."""
-    chance = max(R_HAT, agreement.most(alpha))
-    known = not limit < agreement.r_hat <= chance
-    return Finding("R-hat", of, agreement.r_hat, None, 0.0, min(limit, chance) if known else chance, cure, known)
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, limit, cure, chance=agreement.most(alpha))
 
 
 @dataclass(frozen=True, repr=False)

@@ -234,7 +234,7 @@ def _r_hats(run: Subject) -> Answer:
             if not math.isnan(agreement.within)
         ]
         if of_block:
-            findings.append(max(of_block, key=lambda f: (f.value - 1) / (f.high - 1)))
+            findings.append(max(of_block, key=lambda f: (f.ok is False, f.value)))
     return findings or "no coordinate varies"
 
 
