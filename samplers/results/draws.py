@@ -284,7 +284,8 @@ class Draws(Mapping):
         """The faults of these draws, what to change first at the beginning: `print` it; true if there are none.
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
-        chains; acceptance; chains that stand still at the end of the run; the heat of the noise of minibatches,
+        chains; acceptance; proposals that diverge, by a work above 1000 T, and where; the fraction of the spread of H
+        that momenta cover, E-BFMI, of the worst chain; chains that stand still; the heat of the noise of minibatches,
         h V_g/(2 D) at a friction D, less what the recipe takes as supplied; R-hat of thermostats, which may still
         relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad U; the kinetic temperature, of
         p^2/m, averaged over the run; the effective sample size.
@@ -302,7 +303,8 @@ class Draws(Mapping):
         would be seen, nine times of ten. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0,
         and evaluations that are no integer >= 0.
 
-        Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures.
+        Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures; Betancourt
+        2016, E-BFMI, with the limits of Stan.
 
         >>> from samplers import SGLD, sample
         >>> bowl = lambda theta: (theta**2).sum()/2
@@ -316,9 +318,9 @@ class Draws(Mapping):
             integer("draws, report", "evaluations", evaluations, least=0)
         sound = self._sound
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
-        lost = self.chains - len(sound)
         function = None if of is None else Functional(of, "draws, report")
-        report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function))
+        lost = self.chains - len(sound)
+        report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function, sound))
         self._report = report if of is None else self._report
         return report
 

@@ -13,6 +13,7 @@ from recipe.errors import RecipeError
 
 from .arguments import FINITE, package, tensor_of
 from .averages import Agreement
+from .geometry import check_geometry
 from .report import ALPHA
 
 WHERE = "draws, to_arviz"
@@ -74,6 +75,7 @@ def check_record(draws: Any) -> None:
         raise ValueError("an acceptance is no share")
     if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):
         raise ValueError("a number of steps is no count")
+    check_geometry(info, draws.chains, draws.draws)
     averages = info.get("averages") or {}
     for name, numbers in (averages.get("kinetic_temperature") or {}).items():
         if set(numbers) != KINETIC or not all(map(math.isfinite, numbers.values())):

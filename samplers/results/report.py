@@ -5,7 +5,7 @@ Bands are those of chance, at a rate of false alarms `alpha` shared by all quest
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from .averages import Agreement, Average, agreements_of, average_of
 from .findings import Finding, Report, banded, r_hat_finding
 from .functional import Functional
+from .geometry import LEAST_FRACTION, advice_of, divergences_of, least_fraction, longest_stay, place_of
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -35,7 +36,7 @@ class Subject:
 
     `again`: the run, a `samplers.running.pairs.PairedRun`, or None. `evaluations`: draws of each chain at which the
     gradient may be taken, None for a share of the run; `alpha`: the rate of false alarms of all questions together.
-    `of`: the function whose mixing is asked, None for that of the coordinates.
+    `of`: the function whose mixing is asked, None for that of the coordinates; `numbers`: those of the chains.
     """
 
     values: Mapping[str, torch.Tensor]
@@ -46,6 +47,7 @@ class Subject:
     tolerance: float
     evaluations: int | None
     of: Functional | None = None
+    numbers: Sequence[int] = ()
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -104,6 +106,11 @@ class Subject:
         return {name: (at, of) for name, (at, *of) in parts if at.numel()}
 
     @property
+    def rewriting(self) -> str:
+        """Advice on the coordinates of a model."""
+        return advice_of(self.info.get("centred", {}))
+
+    @property
     def affordable(self) -> int:
         """The draws of each chain whose gradients are a share of the run's, of no more numbers than mixing takes."""
         numbers = sum(x[:, 0].numel() for x in self.values.values())
@@ -152,21 +159,39 @@ def _acceptance(run: Subject) -> Answer:
         findings.append(
             Finding("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
         )
+    return findings + _geometry(run)
+
+
+def _geometry(run: Subject) -> list[Finding]:
+    """Proposals whose work is beyond a bound, and where they begin; the least E-BFMI of the chains, if U is known."""
+    findings = []
+    if "divergences" in run.info:
+        number, at = divergences_of(run.info, run.numbers)
+        where = f"Half of them begin {place_of(run.values, at)}. " if at else ""
+        cure = f"{where}Take a smaller step size. {run.rewriting}"
+        findings.append(Finding("divergent proposals", "", number, None, 0, 0, cure))
+    if "e_bfmi" in run.info:
+        fraction, chain = least_fraction(run.info, run.numbers)
+        cure = f"Momenta cover little of the spread of U in chain {chain}. {run.rewriting}"
+        findings.append(Finding("E-BFMI", "", fraction, None, LEAST_FRACTION, math.inf, cure))
     return findings
 
 
 def _standing(run: Subject) -> Answer:
-    """The longest time that a chain has stood still at the end, as a share of its draws."""
+    """The longest time that a chain has stood still, as a share of its draws; at the end, without acceptance."""
     n = run.size[1] - 1
     if n < 1:
         return "there is one draw"
-    share = (n - _first_of_standstill(run)) / n
-    cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
-    most = run.tolerance
-    if "acceptance" in run.info:
-        cure = "Take a smaller step size, or start elsewhere."
-        most = max(most, _longest_stay(run, n) / n)
-    return [Finding("share of the run that a chain stood still", "", share, None, 0, min(most, 1 - 1 / n), cure)]
+    question = "share of the run that a chain stood still"
+    if "acceptance" not in run.info:
+        share = (n - _first_of_standstill(run)) / n
+        cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
+        return [Finding(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
+    stay, chain, last = longest_stay(run.values)
+    most = min(max(run.tolerance, _longest_stay(run, n) / n), 1 - 1 / n)
+    where = f"Chain {run.numbers[chain]} did until draw {last}, {place_of(run.values, [(chain, last)])}. "
+    cure = f"{where}Take a smaller step size, or start elsewhere. {run.rewriting}"
+    return [Finding(question, "", stay / n, None, 0, most, cure)]
 
 
 def _first_of_standstill(run: Subject) -> int:

@@ -1,4 +1,4 @@
-"""Kinetic temperatures and thermostats of a run, averaged over its kept states."""
+"""Kinetic temperatures and thermostats of a run, averaged over its kept states, and its proposals."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,9 +14,11 @@ from ..results.statistics import LEAST
 from .chains import Chains
 from .drive import Moves
 from .plan import Plan
+from .proposals import Proposals
 
 LOOKS = 256  # kept states that are averaged, at most
 NUMBERS = 2**20  # averages of all chains together, at most
+PROPOSALS = "proposals."  # before the names of what is kept of proposals
 
 Series = dict[str, torch.Tensor]  # by block, `(chains, looks)`
 
@@ -41,15 +43,18 @@ class Gauges:
         self.every = max(1, -(-plan.draws // looks))
         self.looked = 0
         shape = len(like), -(-plan.draws // self.every)
-        self.series: Series = {b: like.new_empty(shape, dtype=torch.float64) for b in self.blocks}
+        averaged = [*self.masses, *self.thermostats]
+        self.series: Series = {b: like.new_empty(shape, dtype=torch.float64) for b in averaged}
+        self.proposals = Proposals(plan, like, like[0].numel() * len(self.masses))
 
     @property
     def blocks(self) -> list[str]:
-        """The names of the momenta and thermostats."""
-        return [*self.masses, *self.thermostats]
+        """The names of the momenta and thermostats, and of what proposals are judged by."""
+        return [*self.series, *self.proposals.blocks]
 
     def take(self, moves: Moves, begin: int) -> None:
         """Add the kept states of `moves`, which follow `begin` earlier ones."""
+        self.proposals.take(moves, begin)
         chosen = range(-begin % self.every, len(moves.step_sizes), self.every)
         if not chosen:
             return
@@ -61,11 +66,13 @@ class Gauges:
         self.looked = end
 
     def snapshot(self) -> Series:
-        """The series so far by block, `(chains, looks)`, from which `restore` continues."""
-        return {name: x[:, : self.looked].cpu().clone() for name, x in self.series.items()}
+        """The series so far by block, `(chains, looks)`, and the proposals, from which `restore` continues."""
+        of_proposals = {f"{PROPOSALS}{name}": x for name, x in self.proposals.snapshot().items()}
+        return {name: x[:, : self.looked].cpu().clone() for name, x in self.series.items()} | of_proposals
 
     def restore(self, series: Mapping[str, torch.Tensor]) -> None:
         """Continue from a snapshot."""
+        self.proposals.restore({name.removeprefix(PROPOSALS): x for name, x in series.items()})
         for name, x in self.series.items():
             x[:, : series[name].shape[1]] = series[name].to(x.device)
             self.looked = series[name].shape[1]

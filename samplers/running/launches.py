@@ -27,13 +27,14 @@ SECONDS = 0.2  # of a launch
 class Launches:
     """Moves chains by launches of a kernel, many steps each; lost chains are found after each launch.
 
-    `inputs`: those of steps beside the state; `keep`: the names of the blocks whose values are handed on; `backend`:
-    "cpp" or "triton".
+    `inputs`: those of steps beside the state; `keep`: the names of the blocks whose values are handed on, where the
+    kernel has them; `backend`: "cpp" or "triton".
     """
 
     def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "cpp") -> None:
         self.inputs = inputs
         self.keep = keep
+        self.kept: list[str] = []
         self.backend = backend
         self.kernels: dict[int, Trajectory] = {}  # by the identity of their steps
         self.size = FIRST
@@ -49,7 +50,8 @@ class Launches:
         check_settings(stage.step, settings, self.inputs.parameters)
         skipped = min(stage.until_kept(done), steps)
         first = stage.first + done
-        draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.keep)
+        self.kept = [name for name in self.keep if name in kernel.rows]
+        draws = kernel.run(first, settings, thin=stage.thin, first_kept=skipped, keep=self.kept)
         error = self._lose(chains, stage.step, kernel, settings, first)
         chains.land(kernel.state_now(), steps)
         self._landed = stage.step, chains.state
@@ -70,7 +72,7 @@ class Launches:
         """The draws `(draws, numbers, chains)` of a launch by block, `(chains, draws, *shape)`."""
         kept: dict[str, torch.Tensor] = {}
         at = 0
-        for name in self.keep:
+        for name in self.kept:
             end = at + len(kernel.rows[name])
             shape = kernel.state[name].shape[1:]
             kept[name] = draws[:, at:end].permute(2, 0, 1).reshape(kernel.chains, len(draws), *shape)

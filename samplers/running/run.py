@@ -129,6 +129,9 @@ class Run:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
         if self.asked["rounding"]:
             account["rounding"] = self.asked["rounding"]
+        if self.asked["centred"]:
+            account["centred"] = self.asked["centred"]
+        account |= self.record.gauges.proposals.account()
         averages = self.record.gauges.account(self.chains)
         if averages:
             account["averages"] = averages

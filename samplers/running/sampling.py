@@ -217,7 +217,7 @@ def sample(
         same = fingerprint(plan, inputs, start, kept, kernel.backend, ladder)
         record = InFolder(folder, kept_blocks, plan.draws, gauges, settings=same, probe=Probe(recipe, inputs, start))
     asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law, "backend_reason": reason}
-    asked["rounding"] = rounding
+    asked |= {"rounding": rounding, "centred": getattr(of_theta, "centred", {})}
     with_work = _compiled(energy, Metropolis(), scheme, scope, backend, where) if scope == "chain" else None
     again = partial(
         PairedRun,

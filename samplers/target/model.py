@@ -68,9 +68,9 @@ class Constrained(Coordinates):
         return self
 
     def account(self) -> dict[str, Any]:
-        """Shapes and constraint by variable."""
+        """Shapes, constraint and degree of centring by variable."""
         return {
-            name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint)]
+            name: [list(self.shapes[name]), list(self.free[name]), str(variable.constraint), variable.centred]
             for name, variable in self.variables.items()
         }
 
@@ -95,6 +95,14 @@ class Model:
     def shapes(self) -> Shapes:
         """The shape of each variable."""
         return self.coordinates.shapes
+
+    @property
+    def centred(self) -> dict[str, float]:
+        """The degree of centring of each variable whose prior has a location and a scale of variables before it."""
+        with seeded(0), unchecked:
+            values = self.draw()
+            variables = self.coordinates.variables
+            return {name: one.centred for name, one in variables.items() if one.is_hierarchical(values)}
 
     @property
     def is_free(self) -> bool:
@@ -161,6 +169,7 @@ def model(
     log_likelihood: Callable[..., Any],
     *,
     constraints: Mapping[str, Constraint] | None = None,
+    centred: Mapping[str, float] | None = None,
     num_data: int | None = None,
 ) -> Model:
     """The posterior of named variables as an energy with its own start and coordinates: `sample(recipe, model)`.
@@ -172,7 +181,9 @@ def model(
     with `data` in a run `log_likelihood(theta, batch)`, one value per row, whose mean is multiplied by `num_data`.
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
-    support of the prior or for `constraints` by variable, which truncate the prior without its constant. Draws and
+    support of the prior or for `constraints` by variable, which truncate the prior without its constant. A variable
+    with a location m and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its
+    degree c in `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and
     `init` are of the variables; without `init` every chain starts at a draw of the priors. Raises RecipeError for a
     prior that is discrete or has no map, and for a constraint that exceeds the support of the prior, or is of a
     variable without a prior.
@@ -186,7 +197,7 @@ def model(
     >>> bool((draws["sd"] > 0).all())
     True
     """
-    variables = variables_of(priors, constraints)
+    variables = variables_of(priors, constraints, centred)
     if not callable(log_likelihood):
         what = f"the log likelihood is a function of a dict of variables, got {log_likelihood!r}"
         raise RecipeError("model", what, do="Write lambda theta: Normal(theta['mu'], 1.0).log_prob(y).")

@@ -11,8 +11,10 @@ import torch
 from torch.distributions import Distribution, Transform, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
+from recipe.arguments import number
 from recipe.errors import RecipeError, did_you_mean
 
+from .centring import centring
 from .normalisation import check_normalisation
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
@@ -126,12 +128,13 @@ class Variable:
     """A named variable of a model.
 
     `prior`: a distribution, or a function of the values of the variables before; `constraint`: None for the support of
-    the prior.
+    the prior; `centred`: the degree to which free numbers are values, and not in units of the prior.
     """
 
     name: str
     prior: Prior
     constraint: Constraint | None = None
+    centred: float = 1.0
 
     def law(self, before: Values) -> Distribution:
         """The prior, given the variables before."""
@@ -139,7 +142,15 @@ class Variable:
 
     def map(self, before: Values) -> Transform:
         """The map from free numbers to values of the variable, given the variables before."""
+        if self.centred < 1:
+            own = centring(self.law(before), self.centred)
+            if own is not None:
+                return own
         return biject_to(self.law(before).support if self.constraint is None else self.constraint)
+
+    def is_hierarchical(self, before: Values) -> bool:
+        """Whether the prior has a location and a scale that may depend on the variables before."""
+        return not isinstance(self.prior, Distribution) and centring(self.law(before), 0.0) is not None
 
     def draw(self, before: Values) -> torch.Tensor:
         """A draw of the prior; if the draw violates the constraint, a random value inside of the constraint."""
@@ -163,6 +174,12 @@ class Variable:
             advice = f"Say where it is, constraints={{{self.name!r}: constraints.real}}"
             covariance = "a covariance is made of scales and an LKJCholesky."
             raise RecipeError(where, what, do=f"{advice}; {covariance}") from error
+        if self.centred < 1 and (self.constraint is not None or centring(law, self.centred) is None):
+            what = (
+                f"it is centred to the degree {self.centred:g}, and its prior {law}, or its constraint, has no such map"
+            )
+            advice = "Take a law with loc and scale and no constraint, of degree 0 if it is a MultivariateNormal."
+            raise RecipeError(where, what, do=advice)
         if self.constraint is not None:
             self._check_constraint(law, self.constraint, map, where)
         with seeded(0), unchecked:
@@ -205,20 +222,21 @@ class Variable:
             raise RecipeError(where, what, do="Leave the constraint out, or take another prior.")
 
 
-def variables_of(priors: Any, constrained: Any) -> dict[str, Variable]:
-    """The variables by name, in the order of `priors`; refused for constraints of variables without a prior."""
+def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str, Variable]:
+    """The variables by name, in the order of `priors`; refused for what is said of variables without a prior."""
     where = "model"
     if not isinstance(priors, Mapping) or not priors or not all(isinstance(name, str) for name in priors):
         raise RecipeError(
             where, f"priors are a dict by the names of variables, got {priors!r}", do='Write {"mu": Normal(0.0, 1.0)}.'
         )
-    others = dict(constrained or {})
+    others, degrees = dict(constrained or {}), dict(centred or {})
+    for kind, names in (("a constraint", others), ("a degree of centring", degrees)):
+        for name in (name for name in names if name not in priors):
+            what = f"the variable '{name}' has {kind} and no prior"
+            raise RecipeError(where, what, do=did_you_mean(name, priors))
     for name, constraint in others.items():
-        if name not in priors:
-            raise RecipeError(
-                where, f"the variable '{name}' has a constraint and no prior", do=did_you_mean(name, priors)
-            )
         if not isinstance(constraint, Constraint):
             what = f"a constraint is one of torch.distributions.constraints, got {constraint!r}"
             raise RecipeError(f"{where}, {name!r}", what, do="Write constraints.positive.")
-    return {name: Variable(name, prior, others.get(name)) for name, prior in priors.items()}
+    degrees = {name: number(where, f"centred[{name!r}]", x, least=0, most=1) for name, x in degrees.items()}
+    return {name: Variable(name, prior, others.get(name), degrees.get(name, 1.0)) for name, prior in priors.items()}

@@ -13,6 +13,7 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 from recipe.results import aligned, html_table
 
+from ..results.geometry import advice_of
 from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
@@ -144,6 +145,7 @@ def tune(
         raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
     step.check(1.0, temperature=temperature, **parameters)
     of_model = isinstance(energy, Model)
+    centred = energy.centred if isinstance(energy, Model) else {}
     start, layout = given_state(
         step,
         energy,
@@ -167,7 +169,7 @@ def tune(
     pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters))
     tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
     if tuner.r_hat > APART:
-        _warn_of_spike(tuner, where)
+        _warn_of_spike(tuner, centred, where)
     if proposal is not None:
         tuner.choose(repeat)
     else:
@@ -226,11 +228,11 @@ def _account(tuner: Tuner) -> dict[str, Any]:
     }
 
 
-def _warn_of_spike(tuner: Tuner, where: str) -> None:
+def _warn_of_spike(tuner: Tuner, centred: Mapping[str, float], where: str) -> None:
     numbers = _account(tuner)
     warn(
         f"{where}: the {numbers['chains']} pilot chains have not met after {numbers['gradients']} gradients, their "
         f"R-hat is {numbers['r_hat']:.3g}, their scales are in a ratio of {numbers['ratio_of_scales']:.2g}, and the "
-        "settings may be those of a spike or of a mode. Write effects in units of their scale (non-centred), give a "
-        "greater budget, or start elsewhere."
+        f"settings may be those of a spike or of a mode. {advice_of(centred)} Or give a greater budget, or start "
+        "elsewhere."
     )

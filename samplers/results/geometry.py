@@ -1,0 +1,113 @@
+"""Hard geometry in the draws of accepted or rejected steps: divergences, the fraction E-BFMI, chains that stand still.
+
+Sources: Betancourt 2016, "Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo", eq. (1), and
+Betancourt 2017, "A conceptual introduction to Hamiltonian Monte Carlo", section 5.2; their limits are those of Stan.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .statistics import flattened, labels
+
+DIVERGENT = 1000.0  # work over T above which a proposal is divergent
+PLACES = 256  # divergent proposals whose draws are recorded, at most
+LEAST_FRACTION = 0.3  # of E-BFMI
+LOOKED_AT = 4096  # coordinates in the search for a place, at most
+COMPARED = 16  # coordinates of a block in which a chain that stands still is seen
+
+
+def advice_of(centred: Mapping[str, float]) -> str:
+    """What to rewrite, by the names of variables of a model whose laws are centred on others, and to what degree.
+
+    >>> advice_of({"z": 1.0})
+    "Non-centre z: samplers.model(..., centred={'z': 0}), or to the degree 0.5."
+    """
+    if not centred:
+        return "Write variables in units of a scale that is drawn too (non-centred), or take other coordinates."
+    inward = [name for name, degree in centred.items() if degree > 0]
+    whole = all(centred[name] == 1 for name in inward)
+    names, degree, other = (inward, 0, 0.5 if whole else 1) if inward else ([*centred], 0.5, 1)
+    wanted = ", ".join(f"{name!r}: {degree}" for name in names)
+    what = "Non-centre" if inward else "Centre half-way"
+    return f"{what} {', '.join(names)}: samplers.model(..., centred={{{wanted}}}), or to the degree {other}."
+
+
+def place_of(values: Mapping[str, torch.Tensor], at: Sequence[tuple[int, int]]) -> str:
+    """Where half of the draws `at`, by chain and number, lie: the coordinate by whose ranks they stand out most.
+
+    >>> place_of({"x": torch.arange(100.0)[None]}, [(0, 2), (0, 4), (0, 6)])
+    'at x below 4, where 4 % of all draws are'
+    """
+    chains, draws = (torch.tensor(numbers, device="cpu") for numbers in zip(*at))
+    best: tuple[float, str] = (-1.0, "")
+    for name, x in values.items():
+        sites = flattened(x)
+        if not sites.numel():
+            continue
+        every = max(1, -(-sites.shape[2] // LOOKED_AT))
+        sites = sites[..., ::every].to("cpu", torch.float64)
+        some = sites[:, :: max(1, sites.shape[1] // 1000)].flatten(0, 1)
+        median = sites[chains, draws].quantile(0.5, dim=0)
+        below = (some < median).double().mean(0)
+        above = (some > median).double().mean(0)
+        share = torch.minimum(below, above)
+        away = (below - above).abs()
+        k = int(away.argmax())
+        if float(away[k]) > best[0]:
+            (label,) = labels(name, x.shape[2:], [k * every])
+            side = "below" if below[k] < above[k] else "above"
+            words = f"at {label} {side} {float(median[k]):.3g}, where {100 * float(share[k]):.2g} % of all draws are"
+            best = float(away[k]), words
+    return best[1]
+
+
+def longest_stay(values: Mapping[str, torch.Tensor]) -> tuple[int, int, int]:
+    """The most draws that a chain stays at one, the chain, and the last draw of the stay.
+
+    >>> longest_stay({"x": torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 4.0]])})
+    (1, 1, 2)
+    """
+    still: torch.Tensor | None = None
+    for x in values.values():
+        sites = flattened(x)
+        some = sites[..., :: max(1, -(-sites.shape[2] // COMPARED))]
+        same = (some[:, 1:] == some[:, :-1]).all(2)
+        still = same if still is None else still & same
+    assert still is not None
+    number = torch.arange(still.shape[1], device=still.device).expand(still.shape)
+    moved = number.where(~still, -1).cummax(1).values
+    stay = number - moved
+    at = int(stay.argmax())
+    chain, draw = divmod(at, still.shape[1])
+    return int(stay[chain, draw]), chain, draw + 1
+
+
+def divergences_of(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
+    """The number of divergent proposals of some chains, and their draws, by the place of the chain among these."""
+    record = info["divergences"]
+    place = {chain: k for k, chain in enumerate(chains)}
+    at = [(place[chain], draw) for chain, draw in record["places"] if chain in place]
+    return sum(record["of_chains"][chain] for chain in chains), at
+
+
+def least_fraction(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[float, int]:
+    """The least E-BFMI of some chains, and the chain."""
+    return min((info["e_bfmi"][chain], chain) for chain in chains) if chains else (math.nan, -1)
+
+
+def check_geometry(info: Mapping[str, Any], chains: int, draws: int) -> None:
+    """Raises ValueError for a record that no run writes, as in a forged file."""
+    record = info.get("divergences")
+    if record is not None:
+        places, numbers = record["places"], record["of_chains"]
+        if len(numbers) != chains or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError("divergent proposals are not counted by chain")
+        if not all(chain in range(chains) and draw in range(draws) for chain, draw in places):
+            raise ValueError("a divergent proposal is at no draw")
+    if len(info.get("e_bfmi", range(chains))) != chains or not all(x >= 0 for x in info.get("e_bfmi", ())):
+        raise ValueError("an E-BFMI is no fraction of a chain")
+    if not all(0 <= degree <= 1 for degree in info.get("centred", {}).values()):
+        raise ValueError("a centred variable has no degree")

@@ -1,0 +1,228 @@
+"""Hard geometry: divergent proposals and their places, E-BFMI, chains that stand still; variables centred to a degree.
+
+Mutants that these tests kill: a bound of another size or without T, places off by a draw, U of another chain, the
+variance of U for its sd, a stay at the end alone, the volume of a centred map left out, its degree turned round.
+"""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import HalfNormal, LKJCholesky, LogNormal, MultivariateNormal, Normal, constraints
+
+import samplers
+from recipe import Energy, total, vector
+from recipe.errors import RecipeError
+from samplers import Draws, Metropolis
+from samplers.results.geometry import longest_stay
+
+F64 = torch.float64
+ONE = torch.ones((), dtype=F64)
+EFFECTS = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=F64)
+ERRORS = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=F64)
+
+
+def schools(**settings):
+    priors = {
+        "mu": Normal(0 * ONE, 5 * ONE),
+        "tau": HalfNormal(5 * ONE),
+        "effect": lambda v: Normal(v["mu"].expand(8), v["tau"]),
+    }
+    return samplers.model(priors, lambda v: Normal(v["effect"], ERRORS).log_prob(EFFECTS), **settings)
+
+
+def ran(energy, *, recipe="hmc", repeat=8, **settings):
+    settings = dict(chains=4, steps=300, warmup=100, step_size=0.3, seed=1, progress=False) | settings
+    return samplers.sample(recipe, energy, metropolis=Metropolis(repeat), **settings)
+
+
+# ---- the record of proposals
+
+
+def wall(x):
+    return (x**2).sum() / 2 + 5000 * (x.sum() > 1)
+
+
+@pytest.mark.parametrize("T", [1.0, 4.0])
+def test_divergent_proposals_are_those_of_a_work_above_1000_T_where_they_began(T):
+    draws = ran(wall, init=torch.zeros(2), keep="work", temperature=T, thin=2, warmup=7)
+    far = draws["work"] > 1000 * T
+    record = draws.info["divergences"]
+    assert 0 < int(far.sum()) == sum(record["of_chains"]) and record["of_chains"] == far.sum(1).tolist()
+    assert record["places"] == far.T.nonzero().flip(1)[:256].tolist()  # the first, in the order of draws
+    assert record["proposals"] == far.numel()
+    assert bool((draws["theta"].sum(2) <= 1).all())  # a divergent proposal is rejected
+
+
+def test_a_work_below_the_bound_is_no_divergence():
+    draws = ran(lambda x: (x**2).sum() / 2 + 900 * (x.sum() > 1), init=torch.zeros(2), keep="work")
+    assert float(draws["work"].max()) > 800 and not sum(draws.info["divergences"]["of_chains"])
+
+
+def test_e_bfmi_is_the_fraction_of_momenta_in_the_spread_of_H():
+    def quartic(x):
+        return (x**4).sum() / 4
+
+    draws = ran(quartic, init=torch.zeros(3, dtype=F64), temperature=2.0, steps=700)
+    U = torch.stack([torch.stack([quartic(x) for x in chain]) for chain in draws["theta"]])
+    assert draws.info["e_bfmi"] == pytest.approx((3 * 4 / (3 * 4 / 2 + U.var(1))).tolist(), rel=1e-9)
+
+
+def test_e_bfmi_is_that_of_energies_of_one_step_and_the_next():
+    # Betancourt's sum (H_k - H_{k-1})^2 / sum (H_k - mean)^2 over trajectories with fresh momenta; the two differ by
+    # chance alone, by about sqrt(2/4000) and its correlation in Var[H]: 0.2 is more than five standard errors
+    def bowl(x):
+        return (x**2).sum() / 2
+
+    draws = ran(bowl, init=torch.zeros(2, dtype=F64), steps=4000, chains=1, keep="p")
+    H = (draws["theta"].square().sum(2) + draws["p"].square().sum(2))[0] / 2
+    betancourt = float(H.diff().square().sum() / (H - H.mean()).square().sum())
+    assert draws.info["e_bfmi"][0] == pytest.approx(betancourt, abs=0.2) and 0.8 < betancourt < 1.2
+
+
+def test_a_run_that_goes_on_counts_the_same(tmp_path):
+    calls = []
+
+    def breaking(x):
+        calls.append(0)
+        if len(calls) == 1500:
+            raise InterruptedError
+        return wall(x)
+
+    settings = dict(init=torch.zeros(2), steps=400, chains=2)
+    whole = ran(wall, **settings)
+    folder = samplers.checkpoints.Folder(tmp_path, every=0)
+    with pytest.raises(InterruptedError):
+        ran(breaking, checkpoint=folder, **settings)
+    again = ran(breaking, checkpoint=folder, **settings)
+    assert again.info["divergences"] == whole.info["divergences"] and sum(whole.info["divergences"]["of_chains"])
+    assert again.info["e_bfmi"] == pytest.approx(whole.info["e_bfmi"])
+
+
+def test_kernels_of_many_steps_count_divergences_too_and_leave_out_what_they_do_not_carry():
+    x = vector("theta")
+    quartic = Energy(x, U=total(x**4))
+    draws = ran(quartic, init=torch.full((2,), 0.1), backend="cpp", step_size=0.8, repeat=3, keep="work", steps=900)
+    far = (draws["work"] > 1000).sum(1).tolist()
+    assert draws.info["backend"] == "cpp" and sum(far) and draws.info["divergences"]["of_chains"] == far
+    assert "e_bfmi" not in draws.info
+
+
+def test_a_forged_record_is_refused(tmp_path):
+    for forged in (
+        {"divergences": {"proposals": 4, "of_chains": [1], "places": []}},
+        {"divergences": {"proposals": 4, "of_chains": [1, 0], "places": [[0, 9]]}},
+        {"e_bfmi": [1.0]},
+        {"centred": {"z": 2.0}},
+    ):
+        Draws({"w": torch.randn(2, 4)}, info=forged).save(tmp_path / "draws")
+        with pytest.raises(RecipeError, match="draws"):
+            Draws.load(tmp_path / "draws")
+
+
+# ---- the verdict
+
+
+def test_the_report_of_a_funnel_names_where_and_what_to_rewrite():
+    init = {"mu": 4 * ONE, "tau": 2 * ONE, "effect": torch.full((8,), 4.0, dtype=F64)}
+    draws = ran(schools(), steps=800, step_size=0.3, init=init)
+    by_question = {f.question: f for f in draws.report()}
+    divergent, fraction = by_question["divergent proposals"], by_question["E-BFMI"]
+    assert divergent.ok is False and "begin at tau below" in divergent.cure
+    assert "Non-centre effect: samplers.model(..., centred={'effect': 0})" in divergent.cure
+    assert fraction.ok is False and fraction.value < 0.3 and "Non-centre effect" in fraction.cure
+    freed = ran(schools(centred={"effect": 0}), step_size=0.3, init=init)
+    assert {f.question: f.ok for f in freed.report()}["E-BFMI"]
+    assert "to the degree 1" in {f.question: f.cure for f in freed.report()}["E-BFMI"]
+
+
+def test_a_chain_that_stood_still_in_the_middle_is_found_with_its_place():
+    x = torch.randn(3, 400, 2, generator=torch.Generator().manual_seed(0))
+    x[1, 100:160] = torch.tensor([0.1, -7.0])
+    assert longest_stay({"x": x}) == (59, 1, 159)
+    info = {"acceptance": [0.9] * 3}
+    (found,) = [f for f in Draws({"x": x}, info=info).report() if f.question.startswith("share of the run")]
+    assert found.value == pytest.approx(59 / 399) and found.ok is False
+    assert "Chain 1 did until draw 159, at x[1] below -7" in found.cure
+    (unsaid,) = [f for f in Draws({"x": x}, info={}).report() if f.question.startswith("share of the run")]
+    assert unsaid.ok  # at the end it moves, and nothing was rejected
+
+
+def test_places_are_of_chains_that_are_not_lost():
+    x = torch.randn(3, 50, 1, generator=torch.Generator().manual_seed(0))
+    record = {"proposals": 150, "of_chains": [5, 0, 1], "places": [[0, 3]] * 5 + [[2, 40]]}
+    info = {"acceptance": [0.9] * 3, "divergences": record, "e_bfmi": [0.1, 0.9, 0.5], "diverged": {0: 7}}
+    found = {f.question: f for f in Draws({"x": x}, info=info).report()}
+    assert found["divergent proposals"].value == 1 and f"{float(x[2, 40, 0]):.3g}" in found["divergent proposals"].cure
+    assert found["E-BFMI"].value == 0.5
+
+
+# ---- centring
+
+
+def jacobian(model, z):
+    full = torch.func.jacrev(lambda z: model.coordinates(z))(z)
+    return float(torch.linalg.slogdet(full).logabsdet)
+
+
+@pytest.mark.parametrize("degree", [0, 0.3, 1])
+@pytest.mark.parametrize("law", [Normal, LogNormal])
+def test_a_centred_variable_moves_in_its_own_units_and_has_its_volume(law, degree):
+    priors = {"m": Normal(0 * ONE, ONE), "s": HalfNormal(ONE), "x": lambda v: law(v["m"].expand(3), v["s"])}
+    model = samplers.model(priors, lambda v: -v["x"].square(), centred={"x": degree})
+    z = torch.tensor([0.7, -0.4, 0.5, -1.0, 0.2], dtype=F64)
+    theta, volume = model.coordinates.with_volume(z)
+    m, s = theta[0], theta[1]
+    if degree < 1 or law is Normal:
+        x = m + s ** (1 - degree) * (z[2:] - degree * m)
+        assert torch.allclose(theta[2:], x if law is Normal else x.exp())
+    assert float(volume) == pytest.approx(jacobian(model, z))
+    assert torch.allclose(model.coordinates.inverse(theta), z)
+    assert model.centred == {"x": degree}
+
+
+def test_a_normal_vector_is_non_centred_by_its_factor():
+    priors = {
+        "s": HalfNormal(torch.ones(2, dtype=F64)),
+        "L": LKJCholesky(2, ONE),
+        "x": lambda v: MultivariateNormal(torch.ones(3, 2, dtype=F64), scale_tril=v["s"][:, None] * v["L"]),
+    }
+    model = samplers.model(priors, lambda v: -v["x"].square(), centred={"x": 0})
+    z = torch.linspace(-1, 1, 9, dtype=F64)
+    theta, volume = model.coordinates.with_volume(z)
+    values = {"s": theta[:2], "L": theta[2:6].reshape(2, 2), "x": theta[6:].reshape(3, 2)}
+    root = values["s"][:, None] * values["L"]
+    assert torch.allclose(values["x"], 1 + z[3:].reshape(3, 2) @ root.T)
+    whole = samplers.model(priors, lambda v: -v["x"].square())
+    apart = volume - whole.coordinates.with_volume(whole.coordinates.inverse(theta))[1]
+    assert float(apart) == pytest.approx(3 * float(root.logdet()))
+    assert torch.allclose(model.coordinates.inverse(theta), z) and model(values) == whole(values)
+
+
+def test_centring_leaves_the_law_as_it_is():
+    # means of 8 numbers by 24 chains in each of three coordinates: a difference above 4.9 standard errors has the
+    # probability 1e-6, 2e-5 over 20 comparisons of one seed
+    means, errors = [], []
+    for degree in (0.0, 0.5):
+        model = schools(centred={"effect": degree})
+        draws = ran(model, chains=24, steps=150, warmup=50, repeat=6, step_size=0.35)
+        x = torch.cat([draws["effect"], draws["mu"][..., None], draws["tau"].log()[..., None]], -1)
+        of_chains = x.mean(1)
+        means.append(of_chains.mean(0))
+        errors.append(of_chains.std(0) / math.sqrt(24))
+    z = (means[0] - means[1]) / (errors[0].square() + errors[1].square()).sqrt()
+    assert float(z.abs().max()) < 6, z
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (dict(centred={"nobody": 0}), "the variable 'nobody' has a degree of centring and no prior"),
+        (dict(centred={"effect": 1.5}), "centred\\['effect'\\]"),
+        (dict(centred={"tau": 0}), "centred to the degree 0, and its prior"),
+        (dict(centred={"mu": 0}, constraints={"mu": constraints.positive}), "or its constraint, has no such map"),
+    ],
+)
+def test_centring_that_has_no_map_is_refused(settings, said):
+    with pytest.raises(RecipeError, match=said):
+        schools(**settings)
