@@ -21,6 +21,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
+from more_models import MORE
 from pyro.infer import MCMC, NUTS
 from scipy.stats import norm
 from torch.distributions import Dirichlet, HalfCauchy, HalfNormal, LKJCholesky, MultivariateNormal, Normal
@@ -198,6 +199,7 @@ PROBLEMS = {
     "Dirichlet-multinomial": dirichlet_multinomial,
     "LKJ correlations": correlated,
     "Poisson regression, of Pyro": of_pyro,
+    **{name: lambda ours=ours: Problem(ours()) for name, ours in MORE.items()},
 }
 
 
