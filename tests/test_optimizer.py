@@ -496,13 +496,39 @@ def test_a_momentum_that_a_recipe_has_not_is_refused():
 def test_gradients_that_are_missing_or_sparse_are_refused_before_anything_moves(backend):
     params = [one(), one()]
     optimizer = Optimizer(params, samplers.SGHMC, lr=0.1, num_data=5, backend=backend)
-    params[0].sum().backward()
-    with pytest.raises(RecipeError, match="parameter 1 of group 0 has no gradient"):
+    with pytest.raises(RecipeError, match="parameter 0 of group 0 has no gradient"):
         optimizer.step()
+    params[0].sum().backward()
     params[1].grad = torch.ones(3).to_sparse()
     with pytest.raises(RecipeError, match="sparse"):
         optimizer.step()
     assert all(torch.equal(p.detach(), torch.ones(3)) for p in params)
+
+
+@pytest.mark.parametrize("many", [1, 10])  # the walk over many tensors is compiled
+@pytest.mark.parametrize("backend", ["torch", "cpp"])
+def test_a_parameter_without_a_gradient_stays_for_that_step_alone(backend, many):
+    """Kills zeros in place of the gradient and no more, by which noise moves the weight, and momenta that go on."""
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(many + 1)]
+    unused, *used = params
+    optimizer = Optimizer(params, samplers.SGNHT, lr=0.1, num_data=5, seed=3, backend=backend)
+    before: dict = {}
+    for k in range(4):
+        optimizer.zero_grad()
+        sum((p**2).sum() for p in used).backward()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            optimizer.step()
+        assert [str(w.message).count("not reached parameter 0,") for w in told] == ([1] if k == 0 else [])
+        now = {name: x.clone() for name, x in optimizer.state[unused].items()}
+        assert torch.equal(unused, torch.ones(1)) and not any(torch.equal(p, torch.ones(1)) for p in used)
+        if before:
+            assert torch.equal(now["p"], before["p"])
+            assert not torch.equal(now["xi"], before["xi"])  # the thermostat of the whole group
+        before = now
+    unused.grad = torch.ones(1)
+    optimizer.step()
+    assert not torch.equal(unused, torch.ones(1)) and not torch.equal(optimizer.state[unused]["p"], before["p"])
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -17,7 +17,7 @@ from integrators.relaxation import relaxation_steps
 from integrators.step import Step
 from integrators.transfers import is_near
 from recipe import Recipe
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, warn
 
 from ..results.temperatures import Temperature, temperature_of
 from . import rates
@@ -35,6 +35,7 @@ from .tensors import (
     check_parameters,
     gradient_of_U,
     observations_like,
+    skipped,
     usable_gradients,
 )
 
@@ -99,6 +100,7 @@ class Group:
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._names = (*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
+        self._told = False  # of parameters that steps have skipped
         self._shared = 0  # steps in a row whose noise another optimizer has just drawn
 
     @property
@@ -150,6 +152,7 @@ class Group:
         if known.copies is not None:
             gradients = known.copies.precise(gradients)
         setting = self.setting
+        held = self._held(params) if isinstance(gradients, list) else []
         known.kernel.move(
             setting.step_size,
             noise.Key(sampler.seed, number, self.chain),
@@ -162,9 +165,25 @@ class Group:
             step_number=number,
             **setting.parameters,
         )
+        for tensor, before in held:
+            tensor.copy_(before)
         if known.copies is not None:
             known.copies.round()
         group["step_number"] += 1
+
+    def _held(self, params: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors of the parameters that this step skips, weights and states with a value per site, with copies."""
+        without = skipped(params)
+        if without and not self._told:
+            self._told = True
+            names = ", ".join(str(k) for k, p in enumerate(params) if any(p is q for q in without))
+            warn(
+                f"{self.sampler.where}, step: of group {self.index} the loss has not reached parameter {names}, which "
+                "stays as it is, as in torch, in each step without a gradient: the law is that of the others given it."
+            )
+        scalars = {b.name for b in self.sampler.recipe.entries if not b.is_vector}
+        states = [t for p in without for name, t in self.states[p].items() if name not in scalars]
+        return [(t, t.clone()) for t in (*without, *states)]
 
     def _looked_at(
         self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]

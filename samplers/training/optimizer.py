@@ -190,10 +190,11 @@ class Optimizer(torch.optim.Optimizer):
 
         `observe`: the statistics that the recipe asks for, by name. A recipe whose formulas read U itself needs a
         closure, from whose loss U = num_data loss + num_data weight_decay theta^2/2 is computed; the closure of an
-        ensemble returns the loss of each member. Raises RecipeError, before the group moves, for gradients that are
-        missing or sparse, and for missing observations and losses. Gradients, weights and states that are not finite
-        are refused at every 50th step, and on the CPU also where the shortest gradient of a group is not finite, as
-        after a loss that is not; nothing moves then. Checks on a GPU, which is not waited for, raise some steps later.
+        ensemble returns the loss of each member. A parameter whose gradient is None stays for this step, as in torch.
+        Raises RecipeError, before the group moves, where a group has no gradient, for sparse ones, and for missing
+        observations and losses. Gradients, weights and states that are not finite are refused at every 50th step, and
+        on the CPU also where the shortest gradient of a group is not finite, as after a loss that is not; nothing moves
+        then. Checks on a GPU, which is not waited for, raise some steps later.
         """
         if torch.autograd._profiler_enabled() or any(_hooks(self)):
             return _seen_by_hooks(self, closure, observe)

@@ -11,7 +11,7 @@ from integrators.transfers import Arrivals, is_near
 from recipe import Recipe
 from recipe.errors import RecipeError
 
-from .shards import local, placed_as, runs_of
+from .shards import is_sharded, local, placed_as, runs_of
 from .stacked import count, members_of
 
 HALVES = torch.bfloat16, torch.float16
@@ -70,10 +70,26 @@ def gradient_of_U(
 def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
     """The gradients of a group's parameters in the parameters' memory order; of sharded ones the part on this rank.
 
-    Raises RecipeError for a gradient that is missing, sparse or unlike its parameter in shape, type or device; `index`
-    is the number of the group.
+    Zeros stand for the gradient of a parameter that is `skipped`. Raises RecipeError for another that is missing, and
+    for a gradient that is sparse or unlike its parameter in shape, type or device; `index` is the number of the group.
     """
-    return [_usable(where, p, f"parameter {k} of group {index}") for k, p in enumerate(params)]
+    zeros = set(map(id, skipped(params)))
+    return [
+        torch.zeros_like(p) if id(p) in zeros else _usable(where, p, f"parameter {k} of group {index}")
+        for k, p in enumerate(params)
+    ]
+
+
+def skipped(params: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters that the loss has not reached, whose `grad` is None as others' is not: they stay, as in torch.
+
+    >>> used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
+    >>> used.sum().backward()
+    >>> [p is unused for p in skipped([used, unused])], skipped([unused])
+    ([True], [])
+    """
+    without = [p for p in params if p.grad is None and p.requires_grad and not is_sharded(p)]
+    return without if len(without) < len(params) else []
 
 
 def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
