@@ -52,6 +52,8 @@ def test_divergent_proposals_are_those_of_a_work_above_1000_T_where_they_began(T
     assert record["places"] == far.T.nonzero().flip(1)[:256].tolist()  # the first, in the order of draws
     assert record["proposals"] == far.numel()
     assert bool((draws["theta"].sum(2) <= 1).all())  # a divergent proposal is rejected
+    between = ran(lambda x: wall(x) / 2, init=torch.zeros(2), keep="work", temperature=4.0)  # 2500 is above 1000 alone
+    assert float(between["work"].max()) > 2000 and not sum(between.info["divergences"]["of_chains"])
 
 
 def test_a_work_below_the_bound_is_no_divergence():
