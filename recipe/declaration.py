@@ -97,7 +97,8 @@ class Recipe(Dynamics):
         settle("D", matrix_of(self.D, self.state, +1, f"{self.name}, D"))
         settle("Q", matrix_of(self.Q, self.state, -1, f"{self.name}, Q"))
         settle("supplied", matrix_of(self.supplied, self.state, +1, f"{self.name}, supplied"))
-        settle("transport", ImmutableMatrix(drift_of(self.transport, self.state, self.name, "transport")))
+        transport = {} if getattr(self.transport, "is_zero_matrix", False) else self.transport  # of another state
+        settle("transport", ImmutableMatrix(drift_of(transport, self.state, self.name, "transport")))
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
         settle("adapt", updates_of(self.adapt, self.order, self.name))
         settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))

@@ -48,6 +48,11 @@ class Involution:
         """Whether each site jumps alone, at its own rate."""
         return is_site(self.rate)
 
+    @property
+    def moves_one(self) -> bool:
+        """Whether a jump moves one site of one block, and not several together."""
+        return len(self.images) == 1 and (self.is_by_site or not self.blocks[0].is_vector)
+
     def replaced(self, of: Callable[[Expr], Expr]) -> "Involution":
         """The jump with a function applied to its formulas."""
         return Involution(tuple((b, of(image)) for b, image in self.images), of(self.rate))

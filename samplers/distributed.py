@@ -20,6 +20,7 @@ from recipe.errors import RecipeError
 
 from .files import storage
 from .results.draws import Draws
+from .results.geometry import GEOMETRY, joined_geometry
 from .running.points import Start, check_number, check_unambiguous, is_of_chains, start_of
 from .running.recording import Folder, folder_of
 from .running.sampling import sample as sample_here
@@ -135,8 +136,11 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], ends: list[int]) -> Dr
         for first, account in zip(ends, accounts)
         for chain, step in account["diverged"].items()
     ]
-    info = draws.info | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)}
-    info |= _of_all_chains([account["info"] for account in accounts], [end - begin for begin, end in pairwise(ends)])
+    own = {name: value for name, value in draws.info.items() if name not in GEOMETRY}
+    info = own | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)}
+    infos = [account["info"] for account in accounts]
+    info |= _of_all_chains(infos, [end - begin for begin, end in pairwise(ends)])
+    info |= joined_geometry(infos, ends, number)
     sizes = None if draws.step_sizes is None else draws.step_sizes[:number]
     joined = Draws(values, info=info, step_sizes=sizes)
     joined.info["report"] = joined.report(evaluations=0).verdict

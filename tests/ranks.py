@@ -85,7 +85,7 @@ def main(folder):
     result = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
     account = {"ranks": ranks, "diverged": drawn("lost").diverged}
     info = drawn("accepted").info
-    account |= {name: json.dumps(info[name]) for name in ("acceptance", "swaps", "averages")}
+    account |= {name: json.dumps(info[name]) for name in ("acceptance", "swaps", "averages", "divergences", "e_bfmi")}
     result["weights"] = trained(rank, ranks)
     result["members"] = distributed.gather(ensemble_of(distributed.share(3)))
     for epochs in (1, 3):

@@ -47,6 +47,8 @@ def test_acceptance_swaps_and_averages_are_those_of_all_chains(outcome):
     for account in (first["account"], second["account"]):
         assert json.loads(account["acceptance"]) == info["acceptance"] and len(info["acceptance"]) == 5
         assert json.loads(account["swaps"]) == pytest.approx(info["swaps"])
+        assert json.loads(account["divergences"]) == info["divergences"]
+        assert json.loads(account["e_bfmi"]) == pytest.approx(info["e_bfmi"]) and len(info["e_bfmi"]) == 5
         kinetic = json.loads(account["averages"])["kinetic_temperature"]["p"]
         assert kinetic["value"] == pytest.approx(info["averages"]["kinetic_temperature"]["p"]["value"])
 

@@ -144,6 +144,19 @@ def test_reach_is_left_open_where_a_rate_may_be_zero_and_denied_without_refreshm
     assert alone.check()["reached"].verdict == "warning" and alone.check()["stationary"].verdict == "proved"
 
 
+def test_sites_that_turn_together_never_part_unless_a_redraw_parts_them():
+    """Speeds of two sites that are equal or opposite stay so: chains keep to lines."""
+    together = flip(b, rate=Max(0, total(SPEED * g)) + nu)
+    recipe = replace(ZIG_ZAG, name="together", jumps={"F": together})
+    assert recipe.check()["claim"].answer == "invariant; not ergodic"
+    twice = replace(
+        recipe, jumps={"F": flip(b, rate=Max(0, total(SPEED * g))), "G": flip(b, rate=nu)}, scheme="A F G A"
+    )
+    assert twice.check()["reached"].verdict == "open"
+    parted = replace(twice, jumps={**twice.jumps, "G": refresh(b, rate=nu)})
+    assert parted.check()["claim"].answer == "exact"
+
+
 def test_a_transport_that_may_run_off_is_left_open():
     speed = total(theta**2 + v**2)
     spiral = {theta: v * speed, v: -theta * speed}

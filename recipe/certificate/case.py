@@ -81,8 +81,9 @@ class Case:
 
     @cached_property
     def turned(self) -> set[Block]:
-        """The blocks that involutions move at a rate that is positive at every state."""
-        return {b for jump in self.recipe.involutions if self._rate(jump).is_positive for b in jump.blocks}
+        """The blocks of which involutions move each site alone, at a rate that is positive at every state."""
+        positive = (jump for jump in self.recipe.involutions if self._rate(jump).is_positive)
+        return {b for jump in positive if jump.moves_one for b in jump.blocks}
 
     def _rate(self, jump: Jump | Swap | Involution) -> Expr:
         """The rate of a jump at the values of parameters; 1 for a jump in every step."""

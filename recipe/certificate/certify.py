@@ -219,9 +219,14 @@ def _unmoved(case: Case) -> tuple[str, str] | None:
     """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
     turned = {b for jump in recipe.involutions for b in jump.blocks}
+    together = {b for jump in recipe.involutions if not jump.moves_one for b in jump.blocks}
     for b in recipe.latents:
         if b not in case.redrawn | turned:
             return f"{b} is {b.domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"
+        if b in together and b not in case.redrawn | case.turned:
+            if sum(b in jump.blocks for jump in recipe.involutions) == 1:
+                return f"{b} turns only together with others: invariant, but not ergodic", "warning"
+            return f"not decided: {b} turns only together with others, by several jumps", "open"
         if b not in case.redrawn | case.turned:
             return f"not decided: where its rate is 0, {b} does not turn", "open"
     if entries(recipe.D) or not case.redrawn <= {*recipe.latents} or turned & {*recipe.latents}:
@@ -268,7 +273,8 @@ def _reached(case: Case) -> tuple[str, str]:
     explicit = case.unlike
     moving = [z for z, domain in explicit.domains.items() if not domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]
-    timed = bool(case.turned & {*case.recipe.latents})
+    jumping = case.turned if case.recipe.transport.is_zero_matrix else case.turned | case.redrawn
+    timed = bool(jumping & {*case.recipe.latents})
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving], timed=timed)
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"

@@ -14,6 +14,7 @@ from .statistics import flattened, labels
 
 DIVERGENT = 1000.0  # work over T above which a proposal is divergent
 PLACES = 256  # divergent proposals whose draws are recorded, at most
+GEOMETRY = ("divergences", "e_bfmi")  # the records of a run
 LEAST_FRACTION = 0.3  # of E-BFMI
 LOOKED_AT = 4096  # coordinates in the search for a place, at most
 COMPARED = 16  # coordinates of a block in which a chain that stands still is seen
@@ -96,6 +97,27 @@ def divergences_of(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[int,
 def least_fraction(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[float, int]:
     """The least E-BFMI of some chains, and the chain."""
     return min((info["e_bfmi"][chain], chain) for chain in chains) if chains else (math.nan, -1)
+
+
+def joined_geometry(infos: Sequence[Mapping[str, Any]], ends: Sequence[int], draws: int) -> dict[str, Any]:
+    """The records of several parts of the chains, of which each begins at one of `ends`, as one of all chains.
+
+    >>> parts = [{"divergences": {"proposals": 9, "of_chains": [n], "places": [[0, n]]}} for n in (1, 2)]
+    >>> joined_geometry(parts, [0, 1, 2], draws=2)["divergences"]
+    {'proposals': 18, 'of_chains': [1, 2], 'places': [[0, 1]]}
+    """
+    whole: dict[str, Any] = {}
+    if all("e_bfmi" in info for info in infos):
+        whole["e_bfmi"] = [x for info in infos for x in info["e_bfmi"]]
+    if all("divergences" in info for info in infos):
+        records = [info["divergences"] for info in infos]
+        places = [[first + chain, k] for first, own in zip(ends, records) for chain, k in own["places"] if k < draws]
+        whole["divergences"] = {
+            "proposals": sum(record["proposals"] for record in records),
+            "of_chains": [n for record in records for n in record["of_chains"]],
+            "places": sorted(places, key=lambda place: place[::-1])[:PLACES],
+        }
+    return whole
 
 
 def check_geometry(info: Mapping[str, Any], chains: int, draws: int) -> None:
