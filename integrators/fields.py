@@ -80,16 +80,18 @@ class AtStates(torch_prelude.Dense):
         if of_inverse:
             inverse = self.inverse()
             a, b = -(inverse @ a), inverse @ b
-        return self._contracted(a.flatten(1).unsqueeze(2) * b.flatten(1).unsqueeze(1))
+        return self.contracted(a.flatten(1).unsqueeze(2) * b.flatten(1).unsqueeze(1))
 
     def slope_of_trace(self, F: torch_prelude.Eigen) -> torch.Tensor:
         """tr(F dM/dx_k) at each site k."""
         identity = torch.eye(self.matrix.shape[-1]).to(self.matrix)
-        return self._contracted(F @ identity.expand(len(self.matrix), -1, -1))
+        return self.contracted(F @ identity.expand(len(self.matrix), -1, -1))
 
-    def _contracted(self, X: torch.Tensor) -> torch.Tensor:
+    def contracted(self, X: torch.Tensor) -> torch.Tensor:
         """sum_ij X_ij dM_ij/dx_k at each site k, by autograd."""
         x, matrix = self._traced
+        if not matrix.requires_grad:  # a constant
+            return torch.zeros_like(x)
         (slope,) = torch.autograd.grad(matrix, x, X.to(x.dtype), retain_graph=True)
         return slope
 

@@ -146,6 +146,8 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
             for point, divergence in zip(points, () if there.divergence is None else there.divergence):
                 _check_divergence(where, values[M.name], point, divergence.double())
             _check_jumps(where, values[M.name], x[0], noise[0])
+            if recipe.H.has(M):
+                _check_slope(where, values[M.name], points[-1:], noise[-1:])
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             if isinstance(error, RecipeError):
                 raise
@@ -193,6 +195,24 @@ def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence:
     if float(off[site]) > ALIKE * scale + 10 * apart:
         what = f"its divergence is {float(divergence[site]):.6g} at site {site}, but sum_j dM_ij/dtheta_j"
         raise RecipeError(where, f"{what} is {float(near[site]):.6g}", do="Mend the divergence, or the matrix.")
+
+
+def _check_slope(where: str, value: Field, point: torch.Tensor, direction: torch.Tensor) -> None:
+    """Refuse a matrix whose slope by autograd, at a point `(1, *shape)`, disagrees with its differences."""
+    sites = point[0].numel()
+    weights = 1 + torch.arange(sites**2, device=point.device).cos().to(point.dtype).reshape(1, sites, sites)
+
+    def difference(step: float) -> float:
+        ahead, behind = (value.at(point + side * step * direction).matrix for side in (1, -1))
+        return float((weights * (ahead - behind)).sum()) / (2 * step)
+
+    there = value.at(point)
+    slope = float((there.contracted(weights) * direction).sum())
+    near, far = difference(STEP), difference(2 * STEP)
+    scale = float((weights * there.matrix).abs().sum()) + abs(near)
+    if abs(slope - near) > ALIKE * scale + 10 * abs(near - far):
+        what = f"a sum of its entries rises by {near:.6g} along a line, and by {slope:.6g} to autograd"
+        raise RecipeError(where, what, do="Compute it of theta by torch functions, without detach() or numpy.")
 
 
 def _check_jumps(where: str, value: Field, point: torch.Tensor, direction: torch.Tensor) -> None:

@@ -322,3 +322,15 @@ def test_a_run_takes_a_metric_without_its_divergence_and_colder_chains():
     with pytest.raises(RecipeError, match="and it is not given"):
         other = Recipe(name="overdamped", state=theta, H=U, D={theta: G})
         samplers.sample(other, banana, init=torch.zeros(2), steps=3, step_size=0.1, G=METRIC)
+
+
+def test_a_metric_may_be_constant_and_one_that_is_hidden_from_autograd_is_refused():
+    def quartic(x):
+        return (x**4).sum()
+
+    run = dict(init=torch.ones(2), step_size=0.3, steps=5, progress=False)
+    metrics = [lambda x: 2 * torch.eye(2).to(x), lambda x: torch.diag(2 + 0 * x)]
+    constant, written = (samplers.sample(HMC, quartic, G=Field(metric), **run)["theta"] for metric in metrics)
+    assert torch.equal(constant, written)
+    with pytest.raises(RecipeError, match="by 0 to autograd"):
+        samplers.sample(HMC, quartic, G=Field(lambda x: torch.diag(1 + x.detach() ** 2)), **run)
