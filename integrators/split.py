@@ -150,7 +150,7 @@ def split(
             what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
             do = f'Add it to a piece, e.g. pieces={{"X": {written}}}, or use another word.'
             if any((part, block) in _parts(recipe, letters[x]) for x in recipe.accepted if x in letters):
-                do = "The word is for steps that are accepted or rejected: metropolis=True."
+                do = "Only samplers.sample makes its steps: with metropolis=True, and a step size of your own."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
     return {x: _subsystem(recipe, x, own, letters[x].method, terms, still) for x, own in pieces.items()}

@@ -150,6 +150,17 @@ def test_a_chain_that_stood_still_in_the_middle_is_found_with_its_place():
     assert unsaid.ok  # at the end it moves, and nothing was rejected
 
 
+def test_a_chain_on_a_lattice_that_comes_back_to_where_it_ends_has_not_stood_still():
+    steps = 2 * torch.randint(2, (4, 500), generator=torch.Generator().manual_seed(0)) - 1
+    walk = 0.1 * steps.cumsum(1).double()
+    walk[:, -1] = walk[:, 100]
+    (found,) = [f for f in Draws({"x": walk}, info={}).report() if f.question.startswith("share of the run")]
+    assert found.ok and found.value == 0
+    walk[2, 300:] = walk[2, 300]
+    (found,) = [f for f in Draws({"x": walk}, info={}).report() if f.question.startswith("share of the run")]
+    assert found.ok is False and found.value == pytest.approx(199 / 499)
+
+
 def test_places_are_of_chains_that_are_not_lost():
     x = torch.randn(3, 50, 1, generator=torch.Generator().manual_seed(0))
     record = {"proposals": 150, "of_chains": [5, 0, 1], "places": [[0, 3]] * 5 + [[2, 40]]}

@@ -71,19 +71,29 @@ def longest_stay(values: Mapping[str, torch.Tensor]) -> tuple[int, int, int]:
     >>> longest_stay({"x": torch.tensor([[1.0, 2.0, 3.0], [5.0, 4.0, 4.0]])})
     (1, 1, 2)
     """
-    still: torch.Tensor | None = None
-    for x in values.values():
-        sites = flattened(x)
-        some = sites[..., :: max(1, -(-sites.shape[2] // COMPARED))]
-        same = (some[:, 1:] == some[:, :-1]).all(2)
-        still = same if still is None else still & same
-    assert still is not None
+    still = _stays(values)
     number = torch.arange(still.shape[1], device=still.device).expand(still.shape)
     moved = number.where(~still, -1).cummax(1).values
     stay = number - moved
     at = int(stay.argmax())
     chain, draw = divmod(at, still.shape[1])
     return int(stay[chain, draw]), chain, draw + 1
+
+
+def last_stay(values: Mapping[str, torch.Tensor]) -> int:
+    """The most draws for which a chain stays at its last one.
+
+    >>> last_stay({"x": torch.tensor([[1.0, 2.0, 1.0], [5.0, 4.0, 4.0]])})
+    1
+    """
+    return int(_stays(values).flip(1).long().cumprod(1).sum(1).max())
+
+
+def _stays(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Whether each draw but the first is the one before it, in some coordinates of each block: (chains, draws - 1)."""
+    sites = map(flattened, values.values())
+    some = [x[..., :: max(1, -(-x.shape[2] // COMPARED))] for x in sites]
+    return torch.stack([(x[:, 1:] == x[:, :-1]).all(2) for x in some]).all(0)
 
 
 def divergences_of(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:

@@ -15,7 +15,7 @@ import torch
 from .averages import Agreement, Average, agreements_of, average_of
 from .findings import Finding, Report, banded, r_hat_finding
 from .functional import Functional
-from .geometry import LEAST_FRACTION, advice_of, divergences_of, least_fraction, longest_stay, place_of
+from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -184,7 +184,7 @@ def _standing(run: Subject) -> Answer:
         return "there is one draw"
     question = "share of the run that a chain stood still"
     if "acceptance" not in run.info:
-        share = (n - _first_of_standstill(run)) / n
+        share = last_stay(run.values) / n
         cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
         return [Finding(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
     stay, chain, last = longest_stay(run.values)
@@ -192,17 +192,6 @@ def _standing(run: Subject) -> Answer:
     where = f"Chain {run.numbers[chain]} did until draw {last}, {place_of(run.values, [(chain, last)])}. "
     cure = f"{where}Take a smaller step size, or start elsewhere. {run.rewriting}"
     return [Finding(question, "", stay / n, None, 0, most, cure)]
-
-
-def _first_of_standstill(run: Subject) -> int:
-    """The first draw from which on a chain stays where it ends, by bisection."""
-    chains, draws = run.size
-    low, high = 0, draws - 1
-    while low < high:
-        middle = (low + high) // 2
-        same = [(x[:, middle] == x[:, -1]).reshape(chains, -1).all(1).cpu() for x in run.values.values()]
-        low, high = (low, middle) if torch.stack(same).all(0).any() else (middle + 1, high)
-    return low
 
 
 def _longest_stay(run: Subject, n: int) -> float:
