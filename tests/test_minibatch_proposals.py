@@ -90,6 +90,7 @@ def test_the_report_of_such_a_run_has_no_bias_of_minibatches():
     assert "exact" in draws.info["law"]
     assert all(figure.step is None and figure.minibatches is None for figure in draws.accuracy().figures)
     assert "accepted or rejected" in draws.accuracy().divergence.reason
+    assert "heat of the minibatches: steps are accepted by U of all data" in str(draws.report())
 
 
 def own_scale(theta, batch):

@@ -215,7 +215,7 @@ def _heat(run: Subject) -> Answer:
     if isinstance(heat, str):
         return heat
     if not heat.value and not run.again.has_batches:
-        return "gradients are of all data"
+        return "steps are accepted by U of all data" if run.info.get("batch_size") else "gradients are of all data"
     cure = (
         "Take larger batches, a smaller step size, control_variate, or a recipe with a thermostat; or supply the noise."
     )
