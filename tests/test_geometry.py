@@ -161,6 +161,14 @@ def test_a_chain_on_a_lattice_that_comes_back_to_where_it_ends_has_not_stood_sti
     assert found.ok is False and found.value == pytest.approx(199 / 499)
 
 
+@pytest.mark.parametrize("number, ok", [(0, True), (1, None), (20, None), (21, False)])
+def test_a_divergent_proposal_of_a_thousand_leaves_the_verdict_open(number, ok):
+    x = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0))
+    record = {"proposals": 20_000, "of_chains": [number, 0], "places": [[0, 3]] * number}
+    draws = Draws({"x": x}, info={"acceptance": [0.9] * 2, "divergences": record})
+    assert {f.question: f.ok for f in draws.report()}["divergent proposals"] is ok
+
+
 def test_places_are_of_chains_that_are_not_lost():
     x = torch.randn(3, 50, 1, generator=torch.Generator().manual_seed(0))
     record = {"proposals": 150, "of_chains": [5, 0, 1], "places": [[0, 3]] * 5 + [[2, 40]]}

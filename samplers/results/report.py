@@ -18,6 +18,7 @@ from .functional import Functional
 from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
 from .statistics import LEAST, flattened, labels, sample_size_of_ranks
 
+RARE = 1e-3  # share of proposals up to which divergent ones leave the verdict open: steps from far tails overshoot
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
 TOLERANCE = 0.05  # standard deviations
 AT_GLANCE = 2**14, 16  # numbers and coordinates whose mixing is looked at where nobody asked
@@ -169,7 +170,8 @@ def _geometry(run: Subject) -> list[Finding]:
         number, at = divergences_of(run.info, run.numbers)
         where = f"Half of them begin {place_of(run.values, at)}. " if at else ""
         cure = f"{where}Take a smaller step size. {run.rewriting}"
-        findings.append(Finding("divergent proposals", "", number, None, 0, 0, cure))
+        rare = RARE * run.info["divergences"]["proposals"] if number else 0.0
+        findings.append(Finding("divergent proposals", "", number, None, 0, rare, cure, known=not number))
     if "e_bfmi" in run.info:
         fraction, chain = least_fraction(run.info, run.numbers)
         cure = f"Momenta cover little of the spread of U in chain {chain}. {run.rewriting}"
