@@ -93,7 +93,7 @@ class Involution:
 
     @property
     def gain(self) -> Expr:
-        """What the jump brings to exp(-H), divided by it: its rise, over sites that jump alone their sum."""
+        """The change of exp(-H) by the jump over exp(-H): the rise of its rate, summed over sites that jump alone."""
         return total(self.rise) if self.is_by_site else self.rise
 
     def is_involution(self) -> str | None:

@@ -218,17 +218,16 @@ def reached(case: Case) -> Answer:
 def _unmoved(case: Case) -> tuple[str, str] | None:
     """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
-    turned = {b for jump in recipe.involutions for b in jump.blocks}
-    together = {b for jump in recipe.involutions if not jump.moves_one for b in jump.blocks}
-    for b in recipe.latents:
-        if b not in case.redrawn | turned:
+    for b in (b for b in recipe.latents if b not in case.redrawn | case.turned):
+        own = [jump for jump in recipe.involutions if b in jump.blocks]
+        if not own:
             return f"{b} is {b.domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"
-        if b in together and b not in case.redrawn | case.turned:
-            if sum(b in jump.blocks for jump in recipe.involutions) == 1:
-                return f"{b} turns only together with others: invariant, but not ergodic", "warning"
-            return f"not decided: {b} turns only together with others, by several jumps", "open"
-        if b not in case.redrawn | case.turned:
+        if all(jump.moves_one for jump in own):
             return f"not decided: where its rate is 0, {b} does not turn", "open"
+        if len(own) == 1:
+            return f"{b} turns only together with others: invariant, but not ergodic", "warning"
+        return f"not decided: {b} turns only together with others, by several jumps", "open"
+    turned = {b for jump in recipe.involutions for b in jump.blocks}
     if entries(recipe.D) or not case.redrawn <= {*recipe.latents} or turned & {*recipe.latents}:
         return None
     return "there is no noise: invariant, but not ergodic without refreshment", "warning"

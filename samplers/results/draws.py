@@ -318,8 +318,8 @@ class Draws(Mapping):
             integer("draws, report", "evaluations", evaluations, least=0)
         sound = self._sound
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
-        function = None if of is None else Functional(of, "draws, report")
         lost = self.chains - len(sound)
+        function = None if of is None else Functional(of, "draws, report")
         report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function, sound))
         self._report = report if of is None else self._report
         return report

@@ -21,7 +21,7 @@ COMPARED = 16  # coordinates of a block in which a chain that stands still is se
 
 
 def advice_of(centred: Mapping[str, float]) -> str:
-    """What to rewrite, by the names of variables of a model whose laws are centred on others, and to what degree.
+    """Advice for a model: which variables to centre to another degree, by their present degrees.
 
     >>> advice_of({"z": 1.0})
     "Non-centre z: samplers.model(..., centred={'z': 0}), or to the degree 0.5."

@@ -86,7 +86,7 @@ class Setting:
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is a parameter of the recipe, whose range the step checks."""
+        """Whether the setting is a parameter of the recipe: the step checks its range."""
         return self.what not in ("step size", "temperature")
 
 

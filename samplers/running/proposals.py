@@ -66,7 +66,7 @@ class Proposals:
             self.seen["values"] += number
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """What has been counted, from which `restore` continues."""
+        """The counts so far, from which `restore` continues."""
         self._look()
         return {name: x.clone() for name, x in self.seen.items()} | {"places": self.places.clone()}
 
