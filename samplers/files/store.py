@@ -16,7 +16,8 @@ from recipe.errors import RecipeError, warn
 
 from . import regular, storage
 
-FORMAT = 3  # of the checkpoints that are written and read; format 1 has no entry for the format
+FORMAT = 4  # of the checkpoints that are written and read; format 1 has no entry for the format
+SHA256 = "sha256"  # the entry of a tensor's digest in settings
 ELSEWHERE = "Move it away, or choose another folder."
 
 Stamp = tuple[int, int, int] | None  # inode, time and size of a file, None for a missing one
@@ -196,16 +197,29 @@ class Store:
 
     def check_settings(self, mine: Mapping, other: Mapping) -> None:
         """Refuses the folder of a run of other settings, compared as JSON."""
-        for name in {**mine, **other}:
-            if json.dumps(mine.get(name)) != json.dumps(other.get(name)):
-                here, there = _first_difference(mine.get(name), other.get(name))
-                what = f"it holds a run of {name} = {there}, this one has {here}"
-                raise RecipeError(str(self.folder), what, do="Give the settings of that run, or choose another folder.")
+        path, here, there = _first_difference("", dict(mine), dict(other))
+        if path:
+            changed = f"{path} = {there}, this one has {here}"
+            if path.endswith(f".{SHA256}"):
+                changed = f"{path.removesuffix(f'.{SHA256}')} with other numbers"
+            what = f"it holds a run of {changed}"
+            raise RecipeError(str(self.folder), what, do="Give the settings of that run, or choose another folder.")
 
 
-def _first_difference(mine: Any, other: Any) -> tuple[Any, Any]:
-    """Two settings, or of texts of several lines the first different lines."""
+def _first_difference(path: str, mine: Any, other: Any) -> tuple[str, Any, Any]:
+    """The path to the first difference of two settings as JSON, and both values there; of long texts, both lines.
+
+    >>> _first_difference("", {"start": {"theta": [0.0, 1.0]}}, {"start": {"theta": [0.0, 2.0]}})
+    ('start.theta[1]', 1.0, 2.0)
+    """
+    if json.dumps(mine) == json.dumps(other):
+        return "", mine, other
+    inside: list[tuple[str, Any, Any]] = []
+    if isinstance(mine, Mapping) and isinstance(other, Mapping):
+        inside = [(f"{path}.{name}" if path else name, mine.get(name), other.get(name)) for name in {**mine, **other}]
+    if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(mine) == len(other):
+        inside = [(f"{path}[{k}]", *both) for k, both in enumerate(zip(mine, other))]
     if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
         lines = itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="")
-        return next((a, b) for a, b in lines if a != b)
-    return mine, other
+        return path, *next((a, b) for a, b in lines if a != b)
+    return next((found for found in itertools.starmap(_first_difference, inside) if found[0]), (path, mine, other))

@@ -206,14 +206,16 @@ class Plan:
         """The number of steps in the present stage, after the first `moved` steps of the run."""
         return moved - self.stage(max(moved - 1, 0)).first
 
-    def every_setting(self) -> list[float]:
-        """The step sizes and temperatures of all steps, at most `MANY` of each stage."""
-        values: list[float] = []
+    def every_setting(self) -> list[dict[str, Any]]:
+        """Step size, temperature and parameters of each stage by name: numbers, of schedules at most `MANY` values."""
+        settings = []
         for stage in self.stages:
             some = range(0, stage.steps, 1 + stage.steps // MANY)
-            for setting in (stage.step_size, stage.temperature, *stage.parameters.values()):
-                values.extend(setting.over(some if callable(setting.value) else some[:1]))
-        return values
+            own = {"step_size": stage.step_size, "temperature": stage.temperature, **stage.parameters}
+            settings.append(
+                {name: x.over(some) if callable(x.value) else x.over(some[:1])[0] for name, x in own.items()}
+            )
+        return settings
 
     def check(self, parameters: Mapping) -> None:
         """Refuse settings and parameters that a step refuses, at the extremes of every stage."""
