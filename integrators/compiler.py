@@ -8,7 +8,8 @@ from typing import Any
 from sympy import Dummy
 
 from recipe import Energy, Recipe
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 from recipe.pieces import Piece
 from recipe.refusal import refuse_other_period
 from recipe.symbols import Block, Partial, Potential, masked
@@ -146,10 +147,7 @@ def block_names(freeze: Block | str | Iterable[Block | str], recipe: Recipe) -> 
     """The names of blocks given as blocks or as names; raises RecipeError for names unknown to the recipe."""
     blocks = (freeze,) if isinstance(freeze, (str, Block)) else freeze
     names = tuple(map(str, blocks))
-    known = [b.name for b in recipe.entries]
-    for name in names:
-        if name not in known:
-            raise RecipeError(f"{recipe.name}, freeze", f"there is no block '{name}'", do=did_you_mean(name, known))
+    check_known(f"{recipe.name}, freeze", "there is no block '{}'", names, [b.name for b in recipe.entries])
     return names
 
 
@@ -199,10 +197,8 @@ def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
     """Refuse objects other than recipes, and unknown names of backends and scopes."""
     if not isinstance(recipe, Recipe):
         raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
-    if backend not in BACKENDS:
-        raise RecipeError(f"{recipe.name}, backend {backend!r}", "no such backend", do=did_you_mean(backend, BACKENDS))
-    if scope not in SCOPES:
-        raise RecipeError(f"{recipe.name}, scope {scope!r}", "no such scope", do=did_you_mean(scope, SCOPES))
+    check_known(f"{recipe.name}, backend {backend!r}", "no such backend", [backend], BACKENDS)
+    check_known(f"{recipe.name}, scope {scope!r}", "no such scope", [scope], SCOPES)
 
 
 def _check_tensors(recipe: Recipe, energy: Energy | None) -> None:

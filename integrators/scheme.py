@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sympy import Expr, Rational, S, SympifyError, sympify
 
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 
 EULER = "Euler"
 LONGEST = 10_000  # longest word with repetitions, in characters
@@ -89,10 +90,7 @@ def scheme(word: Word, letters: Collection[str]) -> Scheme:
         read = Scheme(" ".join(word.split()), shares)
     else:
         read = _in_fractions(word)
-    for letter in read.letters:
-        if letter not in letters:
-            what = f"no piece is named {letter!r}"
-            raise RecipeError(f"scheme {read.text!r}", what, do=did_you_mean(letter, letters))
+    check_known(f"scheme {read.text!r}", "no piece is named {!r}", read.letters, letters)
     return read
 
 

@@ -10,7 +10,8 @@ from sympy import Add, Expr, ImmutableMatrix, S
 
 from recipe import Recipe, force, friction, noise
 from recipe.algebra import entries
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 from recipe.fields import SlopeOfTotal
 from recipe.pieces import Piece, lettered, numerical, piece
 from recipe.symbols import Block, Partial, temperature
@@ -135,9 +136,7 @@ def split(
     terms = _terms(recipe, freeze)
     named = [letter for letter in scheme.letters if letter not in recipe.jumps]
     pieces = {letter: _parts(recipe, letters[letter]) for letter in named}
-    for letter in (x for x in left_out if x not in letters):
-        what = f"no piece is named {letter!r}"
-        raise RecipeError(f"{recipe.name}, accepted", what, do=did_you_mean(letter, letters))
+    check_known(f"{recipe.name}, accepted", "no piece is named {!r}", left_out, letters)
     left = {letter: _parts(recipe, letters[letter]) for letter in left_out}
     taken = _taken(recipe, pieces | left, terms)
     _refuse_unmoved(recipe, scheme, terms, taken, left)

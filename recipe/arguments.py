@@ -132,6 +132,18 @@ def _refusal(where: str, name: str, value: Any, kind: str, what: str | None, do:
     return RecipeError(where, what, do=f"Pass {name}=..." if do is None else do)
 
 
+def check_known(where: str, what: str, given: Iterable[Any], known: Collection[Any]) -> None:
+    """Refuse given names that are not known; `what`: the message, with {} in the place of the name.
+
+    >>> check_known("sgld, keep", "there is no block '{}'", ["tehta"], ["theta"])
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: sgld, keep: there is no block 'tehta'. Did you mean 'theta'?
+    """
+    for name in given:
+        if name not in known:
+            raise RecipeError(where, what.format(name), do=did_you_mean(name, known))
+
+
 def check_names(
     where: str, given: Iterable[str], known: Collection[str], arguments: Collection[str] = (), of: str = ""
 ) -> None:

@@ -11,12 +11,12 @@ from sympy import Expr, ImmutableMatrix, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 
 from .algebra import with_short_logs
-from .arguments import text
+from .arguments import check_known, text
 from .declared import allows, num_data, positive, step_size
 from .display import as_latex, as_text, typeset
 from .dynamics import Dynamics
 from .energy import Energy
-from .errors import RecipeError, did_you_mean
+from .errors import RecipeError
 from .formulas import formula
 from .pieces import lettered, letters_of
 from .reading import conversions_of, drift_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
@@ -155,10 +155,7 @@ class Recipe(Dynamics):
         opaque = {f.func.__name__: [f] for e in self.formulas for f in e.atoms(AppliedUndef)}
         for U in self.potentials:
             opaque.setdefault(U.key, []).append(U)
-        for name in functions.keys() - opaque.keys():
-            raise RecipeError(
-                f"{self.name}, bind", f"there is no opaque function {name!r}", do=did_you_mean(name, opaque)
-            )
+        check_known(f"{self.name}, bind", "there is no opaque function {!r}", functions, opaque)
         values = {}
         for name, function in functions.items():
             where = f"{self.name}, bind({name}=...)"

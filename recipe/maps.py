@@ -40,10 +40,11 @@ from sympy import (
 from sympy.core.function import AppliedUndef
 
 from .algebra import entries, with_short_logs
+from .arguments import check_known
 from .declaration import Recipe
 from .declared import Adapted, Block, Parameter, temperature
 from .energy import is_softplus
-from .errors import RecipeError, did_you_mean
+from .errors import RecipeError
 from .formulas import formula
 from .involutions import Involution
 from .pieces import Jump, Piece
@@ -210,8 +211,7 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
         what = f"one block is mapped once, got {', '.join(block) or 'none'} of {', '.join(blocks)}"
         raise RecipeError(where, what, do=f'Write mapped(recipe, {recipe.targets[0]}=vector("z"), by=exp).')
     ((name, z),) = block.items()
-    if name not in blocks:
-        raise RecipeError(where, f"{name!r} is no block", do=did_you_mean(name, blocks))
+    check_known(where, "{!r} is no block", [name], blocks)
     theta = blocks[name]
     if theta in recipe.targets and len(recipe.targets) > 1:
         names = ", ".join(b.name for b in recipe.targets)

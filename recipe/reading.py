@@ -7,9 +7,10 @@ from sympy import Expr, ImmutableMatrix, Symbol, zeros
 from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
+from .arguments import check_known
 from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
-from .errors import RecipeError, did_you_mean
+from .errors import RecipeError
 from .formulas import formula
 from .involutions import Involution
 from .operators import transposed
@@ -54,8 +55,7 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
 def updates_of(adapt: Any, order: str, name: str) -> dict[Adapted, Expr]:
     """The updates of adapted quantities as formulas."""
     where = f"{name}, adapt"
-    if order not in ORDERS:
-        raise RecipeError(f"{name}, order {order!r}", "no such order", do=did_you_mean(order, ORDERS))
+    check_known(f"{name}, order {order!r}", "no such order", [order], ORDERS)
     if not isinstance(adapt, Mapping) or not all(isinstance(a, Adapted) for a in adapt):
         do = 'Write V = adapted("V", like=theta, start=...) and adapt={V: ...}.'
         raise RecipeError(where, f"it is a dict over adapted quantities, got {adapt!r}", do=do)
@@ -101,8 +101,7 @@ def conversions_of(conversions: Mapping[str, Mapping], name: str) -> dict[str, d
 def drift_of(drift: Any, state: tuple[Block, ...], where: str, name: str = "drift") -> list[Expr]:
     """The rows of a drift, or of what has this `name`, in the order of the state; 0 for blocks missing in a dict."""
     if isinstance(drift, Mapping):
-        for b in drift.keys() - set(state):
-            raise RecipeError(f"{where}, {name}", f"{b} is not a block of the state", do=did_you_mean(b, state))
+        check_known(f"{where}, {name}", "{} is not a block of the state", drift, state)
         drift = [drift.get(b, 0) for b in state]
     rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
     if len(rows) != len(state):
@@ -175,7 +174,5 @@ def _by_pair(entries: Entries, index: dict[Block, int], where: str) -> dict[tupl
         if len(key) != 2 or not all(isinstance(b, Block) for b in key):
             named = key if key in entries else key[0]
             raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {named!r}", do=do)
-        for b in key:
-            if b not in index:
-                raise RecipeError(where, f"{b} is not a block of the state", do=did_you_mean(b, index))
+        check_known(where, "{} is not a block of the state", key, index)
     return by_pair

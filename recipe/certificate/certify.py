@@ -10,12 +10,12 @@ from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
 from ..algebra import entries, vanishes
-from ..arguments import check_names, integer, number
+from ..arguments import check_known, check_names, integer, number
 from ..bound import Bound
 from ..declared import temperature as T
 from ..derive import residual
 from ..dynamics import Dynamics
-from ..errors import RecipeError, did_you_mean
+from ..errors import RecipeError
 from ..involutions import Involution, weakest
 from ..laws import compared
 from ..results import VERDICTS, Certificate, Finding
@@ -61,9 +61,7 @@ def _check_arguments(
     if sites is not None:
         integer(where, "sites", sites, least=1)
     entries = [b.name for b in recipe.entries]
-    for name in freeze:
-        if name not in entries:
-            raise RecipeError(where, f"freeze names {name!r}, which is no block", do=did_you_mean(name, entries))
+    check_known(where, "freeze names {!r}, which is no block", freeze, entries)
     parameters = {s.name: s for s in recipe.parameters}
     check_names(where, values, parameters)
     for name, value in values.items():

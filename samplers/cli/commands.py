@@ -9,7 +9,8 @@ from typing import Any
 import integrators
 from integrators.relaxation import relaxation_steps
 from recipe import Energy, Recipe
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 from recipe.results import aligned
 
 from ..files import regular
@@ -233,9 +234,7 @@ def _parameters(recipe: Recipe, settings: Sequence[str]) -> dict[str, float]:
     values = {}
     for setting in settings:
         name, _, value = setting.partition("=")
-        if name not in names:
-            what = f"{recipe.name} has no parameter {name!r}"
-            raise RecipeError(f"--set {setting}", what, do=did_you_mean(name, names))
+        check_known(f"--set {setting}", f"{recipe.name} has no parameter {{!r}}", [name], names)
         values[name] = _number(value, f"--set {setting}")
     return values
 

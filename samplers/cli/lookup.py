@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe import Energy, Recipe
+from recipe.arguments import check_known
 from recipe.errors import RecipeError, did_you_mean
 
 from ..stock import catalogue, named
@@ -77,8 +78,7 @@ def _pick(text: str, name: str | None, objects: Mapping[str, Any], kind: str) ->
             return next(iter(objects.values()))
         what = f"it does not define one {kind}, write FILE:NAME"
         raise RecipeError(text, what, do=did_you_mean("", objects))
-    if name not in objects:
-        raise RecipeError(text, f"there is no {kind} of this name", do=did_you_mean(name, objects))
+    check_known(text, f"there is no {kind} of this name", [name], objects)
     return objects[name]
 
 

@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from importlib import metadata
 from typing import Any, NoReturn
 
+from recipe.arguments import check_known
 from recipe.errors import RecipeError, did_you_mean
 from recipe.results import plain
 
@@ -69,8 +70,7 @@ def _options(argv: list[str]) -> dict[str, Any]:
     """The options of a command line. Raises RecipeError for a command or an option that does not exist."""
     parser, commands = _parsers()
     name = next((word for word in argv if not word.startswith("-")), "list")
-    if name not in commands:
-        raise RecipeError(name, "there is no such command", do=did_you_mean(name, commands))
+    check_known(name, "there is no such command", [name], commands)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         where = f"recipe {name}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from recipe.arguments import number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known, number
+from recipe.errors import RecipeError
 
 from .arguments import FINITE, expanded, tensor_of
 from .averages import average_of
@@ -116,10 +116,8 @@ def _of_each(where: str, measured: Callable[..., Temperature], first: Any, secon
         return measured(first, second, T, level)
     if not isinstance(second, Mapping):
         raise RecipeError(where, f"one is a dict by name, the other a {type(second).__name__}", do="Give both by name.")
-    for name in [*first, *second]:
-        if name not in first or name not in second:
-            known = first if name in second else second
-            raise RecipeError(where, f"'{name}' is given once", do=did_you_mean(name, known))
+    check_known(where, "'{}' is given once", first, second)
+    check_known(where, "'{}' is given once", second, first)
     return {name: measured(x, second[name], T, level) for name, x in first.items()}
 
 

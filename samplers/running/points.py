@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from integrators import noise, streams
 from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
-from recipe.arguments import number
+from recipe.arguments import check_known, number
 from recipe.errors import RecipeError, did_you_mean
 
 from ..target.variables import seeded
@@ -150,9 +150,7 @@ def _tensors(recipe: Recipe, start: Any, where: str) -> dict[str, torch.Tensor]:
 
 def _by_block(recipe: Recipe, init: Mapping[str, Any], starting: Starting) -> Points:
     blocks = {b.name: b for b in recipe.entries}
-    for name in init:
-        if name not in blocks:
-            raise RecipeError(starting.where, f"there is no block '{name}'", do=did_you_mean(name, blocks))
+    check_known(starting.where, "there is no block '{}'", init, blocks)
     return {
         name: _drawn(x, i, starting)
         if isinstance(x, Distribution)

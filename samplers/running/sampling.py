@@ -14,8 +14,8 @@ from integrators.forms import parameters_like
 from integrators.step import Step
 from integrators.streams import RUN
 from recipe import Energy, Recipe
-from recipe.arguments import check_names, integer
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known, check_names, integer
+from recipe.errors import RecipeError
 
 from ..results.draws import Draws
 from ..stock import named
@@ -308,8 +308,5 @@ def _kept(recipe: Recipe, keep: Any) -> list[str]:
     """The names of the kept blocks: the targets, then those of `keep`."""
     several = keep if isinstance(keep, (list, tuple, set)) else (keep,)
     names = [] if keep is None else list(several)
-    known = [b.name for b in recipe.entries]
-    for name in names:
-        if name not in known:
-            raise RecipeError(f"{recipe.name}, keep", f"there is no block '{name}'", do=did_you_mean(name, known))
+    check_known(f"{recipe.name}, keep", "there is no block '{}'", names, [b.name for b in recipe.entries])
     return list(dict.fromkeys([b.name for b in recipe.targets] + names))

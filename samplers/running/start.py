@@ -12,7 +12,8 @@ from integrators.start import complete_state, per_tensor
 from integrators.step import Step
 from integrators.work import DIRECTION
 from recipe import Energy, Recipe
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 
 from ..target.coordinates import Coordinates
 from ..target.layout import Layout
@@ -118,9 +119,7 @@ def _of_model(recipe: Recipe, model: Model, init: Any, starting: Starting) -> tu
     if not isinstance(init, Mapping):
         what = f"the start of a model is a dict by variable, got a {type(init).__name__}"
         raise RecipeError(where, what, do=f"Pass {{{next(iter(model.shapes))!r}: ...}}.")
-    for name in init:
-        if name not in model.shapes:
-            raise RecipeError(where, f"there is no variable '{name}'", do=did_you_mean(name, list(model.shapes)))
+    check_known(where, "there is no variable '{}'", init, model.shapes)
     parts = {}
     for name, shape in model.shapes.items():
         if name not in init:

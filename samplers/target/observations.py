@@ -7,7 +7,8 @@ import torch
 
 from integrators.start import per_tensor
 from integrators.step import Step
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 
 from .data import Data
 from .layout import Layout
@@ -34,10 +35,7 @@ def observations_of(
             what = f"the recipe asks for the observation '{name}'"
             raise RecipeError(where, what, do=f"Pass observe={{{name!r}: a function of {arguments}}}.")
     recipe = steps[0].recipe
-    known = [observed.name for observed in recipe.observations]
-    for name in functions:
-        if name not in known:
-            raise RecipeError(where, f"there is no observation '{name}'", do=did_you_mean(name, known))
+    check_known(where, "there is no observation '{}'", functions, [observed.name for observed in recipe.observations])
     by_tensor = steps[0].program.scope == "tensor"
     return {
         observed.name: _checked(observed, functions[observed.name], layout, data, by_tensor, where)

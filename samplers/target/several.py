@@ -9,7 +9,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from recipe import Energy, Recipe
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known
+from recipe.errors import RecipeError
 from recipe.symbols import Block, Potential
 
 from .foreign import Foreign
@@ -80,8 +81,7 @@ def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
             f"{where}, energy", what, do=f"Pass a dict by name: {{{', '.join(f'{key!r}: ...' for key in keys)}}}."
         )
     functions = energy if isinstance(energy, Mapping) else {"U": energy}
-    for name in functions.keys() - keys.keys():
-        raise RecipeError(f"{where}, energy", f"there is no potential {name!r}", do=did_you_mean(str(name), list(keys)))
+    check_known(f"{where}, energy", "there is no potential {!r}", functions, keys)
     for name in keys.keys() - functions.keys():
         raise RecipeError(
             f"{where}, energy", f"that of the potential {name!r} is missing", do="Give one for each name."

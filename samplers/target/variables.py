@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Distribution, Transform, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
-from recipe.arguments import number
+from recipe.arguments import check_known, number
 from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
@@ -231,9 +231,7 @@ def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str
         )
     others, degrees = dict(constrained or {}), dict(centred or {})
     for kind, names in (("a constraint", others), ("a degree of centring", degrees)):
-        for name in (name for name in names if name not in priors):
-            what = f"the variable '{name}' has {kind} and no prior"
-            raise RecipeError(where, what, do=did_you_mean(name, priors))
+        check_known(where, f"the variable '{{}}' has {kind} and no prior", names, priors)
     for name, constraint in others.items():
         if not isinstance(constraint, Constraint):
             what = f"a constraint is one of torch.distributions.constraints, got {constraint!r}"

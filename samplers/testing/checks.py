@@ -5,7 +5,8 @@ from typing import Any
 
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError
-from recipe.errors import did_you_mean, warn
+from recipe.arguments import check_known
+from recipe.errors import warn
 
 from .layers import LAYERS
 from .results import Inapplicable, LeftOut, Report, Result, timed
@@ -80,9 +81,7 @@ def _names(layers):
     layers = [layers] if isinstance(layers, str) else list(LAYERS if layers is None else layers)
     if not layers:
         raise RecipeError("check, layers", "none is named", do=f"Choose of {', '.join(LAYERS)}, or leave it out.")
-    for name in layers:
-        if name not in LAYERS:
-            raise RecipeError("check, layers", f"there is no layer '{name}'", do=did_you_mean(name, LAYERS))
+    check_known("check, layers", "there is no layer '{}'", layers, LAYERS)
     return layers
 
 

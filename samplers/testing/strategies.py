@@ -32,7 +32,7 @@ from recipe import (
     total,
     vector,
 )
-from recipe.errors import did_you_mean
+from recipe.arguments import check_known
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
 from recipe.symbols import Block
@@ -46,12 +46,6 @@ theta, p, r, zeta = vector("theta"), vector("p"), vector("r"), vector("zeta")
 xi, eta = scalar("xi"), scalar("eta")
 COORDINATES = tuple(map(scalar, ("x", "y", "z", "w")))
 n = total(1)
-
-
-def _check_kinds(strategy, kinds, known):
-    for kind in kinds:
-        if kind not in known:
-            raise RecipeError(f"{strategy}, kinds", f"there is no kind {kind!r}", do=did_you_mean(str(kind), known))
 
 
 # ---- formulas
@@ -113,7 +107,7 @@ def energies(
     if not blocks or not all(isinstance(x, Block) for x in blocks):
         raise RecipeError("energies", f"coordinates are blocks, got {coordinates!r}", do="Pass a recipe's targets.")
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    _check_kinds("energies", kinds, ENERGY_KINDS)
+    check_known("energies, kinds", "there is no kind {!r}", kinds, ENERGY_KINDS)
     over, size = (total, n) if blocks[0].is_vector else (lambda e: e, Integer(len(blocks)))
     positives = st.sampled_from([Rational(1, 2), S.One, Rational(7, 4)])
 
@@ -149,7 +143,7 @@ def recipes(*kinds: str, noise: bool = True, adapt: bool = False, jumps: bool = 
     >>> find(recipes("explicit"), lambda R: len(R.state) == 2, settings=unshrunk).residual()
     0
     """
-    _check_kinds("recipes", kinds, KINDS)
+    check_known("recipes, kinds", "there is no kind {!r}", kinds, KINDS)
     return _recipes(kinds or KINDS, noise, adapt, jumps)
 
 
@@ -329,7 +323,7 @@ def schemes(
     """
     if not isinstance(recipe, Recipe):
         raise RecipeError("schemes", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
-    _check_kinds("schemes", (method,) if method else (), METHODS)
+    check_known("schemes, kinds", "there is no kind {!r}", [method] if method else [], METHODS)
     return _schemes(recipe, method, euler, palindromes)
 
 

@@ -15,8 +15,8 @@ from integrators.requirements import check_one_vector
 from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
-from recipe.arguments import check_names, integer, number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.arguments import check_known, check_names, integer, number
+from recipe.errors import RecipeError
 
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
@@ -166,9 +166,7 @@ class Optimizer(torch.optim.Optimizer):
         try:
             check_parameters(where, group["params"])
             known = {*SETTINGS, *self.sampler.step.parameters, *BOOKKEPT}
-            for name in group:
-                if name not in known:
-                    raise RecipeError(where, f"'{name}' is not a setting of a group", do=did_you_mean(name, known))
+            check_known(where, "'{}' is not a setting of a group", group, known)
             last = self.sampler.chain + (members_of(group["params"]) or range(1))[-1]
             if last >= streams.GROUP:
                 what = f"its last chain would have the number {last}, and a group has {streams.GROUP}"
