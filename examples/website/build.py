@@ -31,7 +31,7 @@ import samplers  # noqa: E402
 from recipe import Recipe  # noqa: E402
 
 QUESTIONS = (
-    "choosing sampling tuning training data models tempering report declaring operators targets networks".split()
+    "choosing sampling tuning training loops data models tempering report declaring operators targets networks".split()
 )
 QUESTIONS += "coefficients checking judging gpu machines messages".split()
 REASONS = "recipe words work bias certificates steps".split()

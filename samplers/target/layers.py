@@ -27,7 +27,7 @@ def fault_of(module: torch.nn.Module) -> tuple[str, str]:
             return "couples the examples of a batch", "Give it running statistics, and call eval() on it."
         if module.training:
             return "couples the examples of a batch", EVAL
-    if module.training and _is_random(module):
+    if module.training and is_random(module):
         return "is random in training mode", EVAL
     return "", ""
 
@@ -48,7 +48,7 @@ def of_an_energy(where: str) -> Iterator[None]:
         hook.remove()
 
 
-def _is_random(module: torch.nn.Module) -> bool:
+def is_random(module: torch.nn.Module) -> bool:
     """Whether a layer draws random numbers in training mode, as dropout does."""
     if isinstance(module, torch.nn.RReLU):
         return True

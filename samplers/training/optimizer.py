@@ -27,7 +27,7 @@ from .blocks import check_same, hold_places, take_precise, take_up
 from .gauges import Clipping, Gauges
 from .group import CHECKED, Group, Sampler
 from .rates import SETTINGS, Setting, in_words
-from .refusals import BOOKKEPT, check_order, warn_of_law, without_frozen
+from .refusals import BOOKKEPT, check_order, warn_of_law, warn_of_layers, without_frozen
 from .report import report_of_loop
 from .stacked import members_of
 from .tensors import check_parameters, values_of
@@ -89,6 +89,7 @@ class Optimizer(torch.optim.Optimizer):
         **parameters: float,
     ):
         check_order(params, recipe)
+        warn_of_layers("Optimizer", params)
         recipe = named(recipe, "Optimizer")
         where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
         if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):

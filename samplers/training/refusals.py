@@ -1,5 +1,7 @@
 """What an Optimizer refuses or warns of when it is made: its arguments, its recipe, and frozen parameters."""
 
+from inspect import getgeneratorlocals
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -7,6 +9,8 @@ import torch
 from integrators.step import Step
 from recipe import Recipe
 from recipe.errors import RecipeError, warn
+
+from ..target.layers import is_random
 
 BOOKKEPT = ("params", "step_number", "sampler", "initial_lr", "param_names")  # entries of a group beside its settings
 
@@ -20,6 +24,21 @@ def check_order(params: object, recipe: object) -> None:
         what = "the recipe is given first, in the place of the parameters"
         do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
         raise RecipeError("Optimizer", what, do=do)
+
+
+def warn_of_layers(where: str, params: Any) -> None:
+    """Warns of layers that draw random numbers, as dropout does, where `params` are those of `network.parameters()`."""
+    groups = [group.get("params") for group in params if isinstance(group, dict)] if isinstance(params, list) else []
+    for given in (params, *groups):
+        network = getgeneratorlocals(given).get("self") if isinstance(given, GeneratorType) else None
+        layers = network.named_modules() if isinstance(network, torch.nn.Module) else ()
+        name, layer = next(((name, layer) for name, layer in layers if layer.training and is_random(layer)), ("", None))
+        if layer is not None:
+            warn(
+                f"{where}: '{name}', a {type(layer).__name__}, is random in training mode: its noise heats the weights "
+                "as that of minibatches does, and the mean loss over it is another one. Call eval() on it, or give it "
+                "the rate 0."
+            )
 
 
 def warn_of_law(where: str, step: Step, capturable: bool) -> None:
