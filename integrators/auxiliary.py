@@ -12,6 +12,7 @@ from recipe.operators import Operator, times
 from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
+from .boundaries import led_back
 from .flow import Flow
 from .scheme import Scheme, once_each
 from .variates import Normal, Uniform
@@ -40,8 +41,8 @@ def _first_value(a: Adapted) -> Expr:
 def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
     """A word that draws auxiliary blocks from their law given the target, and its flows by letter.
 
-    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, the law of x is N(mean, T/precision). A direction
-    of time is 1 or -1 with probability 1/2 each.
+    Where H = (x - mean)^2/2 precision + ... in an auxiliary block x, the law of x is N(mean, T/precision). A block on
+    the sphere starts evenly on it, and a direction of time is 1 or -1 with probability 1/2 each.
 
     >>> from samplers import SGNHT
     >>> word, flows = stationary_word(SGNHT)
@@ -56,6 +57,8 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
         update = law.mean + times(sqrt(T / law.precision), draw)
         equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
         flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)
+    for u in (b for b in recipe.state if b.domain.is_sphere and b not in recipe.targets):
+        flows[u.name] = Flow(u.name, {u: led_back(u, Normal(u))}, (Normal(u),), "evenly", True, f"{u} on the sphere")
     for a in recipe.adapted:
         if isinstance(a, Direction):
             turn = Uniform(a)

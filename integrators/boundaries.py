@@ -1,4 +1,4 @@
-"""Flows at the ends of a domain: an angle wraps around, a block of a box is reflected.
+"""Flows at the ends of a domain: an angle wraps around, a block of a box is reflected, one of a sphere is scaled.
 
 In a box the flow on the line is folded at the ends: exact for Brownian noise of constant amplitude (images), and for
 motion with a constant velocity, where the momentum changes sign at every fold. A folded Euler step has weak order 1
@@ -10,7 +10,7 @@ from sympy import Abs, Expr, S, expand
 
 from recipe.symbols import Block
 
-from .functions import folded, turned, wrapped
+from .functions import Unit, folded, turned, wrapped
 from .split import Subsystem
 
 Updates = dict[Block, Expr]
@@ -19,7 +19,7 @@ FOLDED = ("euler", "reflected")  # methods whose step on the line may be folded
 
 
 def led_back(x: Block, value: Expr) -> Expr:
-    """The value of a block wrapped around its circle, or reflected into its domain.
+    """The value of a block wrapped around its circle, scaled to its sphere, or reflected into its domain.
 
     >>> from recipe import vector
     >>> theta = vector("theta", domain=(0, 1))
@@ -27,6 +27,8 @@ def led_back(x: Block, value: Expr) -> Expr:
     (folded(theta + 3, 0, 1), Abs(theta - 1))
     """
     low, high = x.domain.low, x.domain.high
+    if x.domain.is_sphere:
+        return Unit(value)
     if x.domain.wraps:
         return wrapped(value, low, high)
     return folded(value, low, high) if x.domain.is_compact else low + Abs(value - low)
@@ -39,9 +41,10 @@ def reflected(piece: Subsystem) -> list[Block]:
 
 
 def kept_inside(updates: Updates, piece: Subsystem) -> Updates:
-    """The updates of a flow on the line, wrapped or reflected into the domains; momenta change sign at reflections."""
+    """The updates of a flow on the line, led back into the domains; momenta change sign at reflections."""
     reflecting = reflected(piece)
-    inside = {b: led_back(b, e) if b in reflecting or b.domain.wraps else e for b, e in updates.items()}
+    led = {b for b in updates if b in reflecting or b.domain.wraps or b.domain.is_sphere}
+    inside = {b: led_back(b, e) if b in led else e for b, e in updates.items()}
     for b in reflecting:
         for p in piece.turning.get(b, ()):
             inside[p] = inside.get(p, p) * turned(updates[b], b.domain.low, b.domain.high)

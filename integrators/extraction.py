@@ -27,7 +27,7 @@ from sympy import (
 from recipe.operators import Applied, operators_of, times
 from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Total, is_site, total
 
-from .functions import Change, MatrixFunction
+from .functions import Change, MatrixFunction, Unit
 from .program import Draw, Let, Local, Observe, Solve, Statement, Sum
 from .variates import Drawn, Variate
 
@@ -55,10 +55,10 @@ class Extraction:
     [p**2, sin(p*sum1)]
     """
 
-    def __init__(self, name: Callable[[Expr, "Extraction"], Symbol], *kinds: type[Expr]):
+    def __init__(self, name: Callable[[Expr, "Extraction"], Expr], *kinds: type[Expr]):
         self.name = name
         self.kinds = kinds
-        self.known: dict[Expr, Symbol] = {}
+        self.known: dict[Expr, Expr] = {}
 
     def __call__(self, e: Expr) -> Expr:
         if isinstance(e, self.kinds) and e != total(1):
@@ -103,11 +103,16 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
     statements: list[Statement] = []
     systems: dict[tuple, dict[MatrixFunction, Local]] = {}
 
-    def name(e: Expr, extract: Extraction) -> Symbol:
+    def name(e: Expr, extract: Extraction) -> Expr:
         match e:
             case Change() if not is_site(e.integrand):
                 own = Local(names.fresh("change"))
                 statements.append(Let(own, extract(e.integrand)))
+            case Unit():
+                direction, length = Local(names.fresh("w"), True), Local(names.fresh("sum"))
+                statements.append(Let(direction, extract(e.args[0])))
+                statements.append(Sum(length, direction**2))
+                return direction / sqrt(length)
             case Total():
                 inside = extract(e.integrand)
                 own = Local(names.fresh("sum"))
@@ -131,7 +136,7 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
             statements.append(Solve(tuple(systems[key].values()), entries))
         return systems[key][e]
 
-    extract = Extraction(name, Total, MatrixFunction, Drawn, Observed)
+    extract = Extraction(name, Total, MatrixFunction, Drawn, Observed, Unit)
     return statements, {b: extract(e) for b, e in updates.items()}
 
 

@@ -15,7 +15,7 @@ from recipe.symbols import Block, Partial, Potential, masked, step_size
 from recipe.symbols import duration as t
 
 from . import boundaries
-from .flow_rules import RULES, Solution, shift
+from .flow_rules import ROUND_RULES, RULES, Solution, shift
 from .numerical_flows import METHODS
 from .split import Subsystem
 from .variates import Variate
@@ -27,7 +27,8 @@ class Flow:
 
     `exact`: whether the updates have the law of the piece's SDE at time t. `even`: whether the flow has order 2 or is
     exact, so that palindromes keep order 2. `swaps`: for exchanged blocks, the block whose value each one takes.
-    `turns`: updates made one after the other, in place of `updates` at once.
+    `turns`: updates made one after the other, in place of `updates` at once. `keeps_law`: whether the updates, exact or
+    not, are reversible for a law for which the piece's SDE is.
     """
 
     letter: str
@@ -39,6 +40,7 @@ class Flow:
     even: bool = True
     swaps: Mapping[Block, Block] = field(default_factory=dict)
     turns: tuple[dict[Block, Expr], ...] = ()
+    keeps_law: bool = False
 
     @property
     def in_turn(self) -> tuple["Flow", ...]:
@@ -132,12 +134,15 @@ def _by_rules(piece: Subsystem, name: str) -> Flow:
         updates |= solution[0]
         draws += solution[1]
         rules.append(rule)
-    return Flow(piece.letter, updates, draws, ", ".join(dict.fromkeys(rules)) or "nothing moves", True, str(piece))
+    exact = "round noise" not in rules
+    rule = ", ".join(dict.fromkeys(rules)) or "nothing moves"
+    return Flow(piece.letter, updates, draws, rule, exact, str(piece), keeps_law=True)
 
 
 def _solutions(piece: Subsystem) -> Iterator[tuple[str, Solution]]:
     """The rules that fit a piece, in their order, each with its solution."""
-    for rule, closed_form in RULES.items():
+    on_sphere = any(b.domain.is_sphere for b in piece.moving)
+    for rule, closed_form in (ROUND_RULES if on_sphere else RULES).items():
         solution = closed_form(piece)
         if solution is not None:
             yield rule, solution
@@ -167,8 +172,14 @@ def _by_method(piece: Subsystem, name: str) -> Flow:
         turns = method.advance(piece)
         updates = {b: e for turn in turns for b, e in turn.items()}
         return Flow(piece.letter, updates, (), name, False, str(piece), even=method.order >= 2, turns=turns)
+    on_sphere = [b for b in piece.moving if b.domain.is_sphere]
+    if on_sphere and name != "euler":
+        what = f"it leads {on_sphere[0]} off its sphere"
+        raise RecipeError(
+            f"numerical(..., {name!r}) for {piece.letter!r}", what, do="Use 'euler', or the letters B and O."
+        )
     updates, draws = method.advance(piece)
-    exact = shift(piece) is not None
+    exact = shift(piece) is not None and not on_sphere
     return Flow(piece.letter, updates, draws, name, exact, str(piece), even=exact or method.order >= 2)
 
 

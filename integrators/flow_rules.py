@@ -32,7 +32,8 @@ from sympy.utilities.iterables import connected_components
 from recipe.algebra import entries, vanishes
 from recipe.operators import coefficient, is_operator, operators_of, times, transposed
 from recipe.random_points import is_zero_at_random_points
-from recipe.symbols import Block, Crossing, Partial, Total, is_site, temperature
+from recipe.spheres import project
+from recipe.symbols import Block, Crossing, Partial, Total, is_site, temperature, total
 from recipe.symbols import duration as t
 
 from .functions import MatrixOU, SquareRoot, braked, phi1
@@ -204,6 +205,50 @@ def relativistic_friction(piece: Subsystem) -> Solution | None:
     return {p: braked(sqrt(b) * p, a * t) / sqrt(b)}, ()
 
 
+# ---- on the sphere, up to the length of u, which becomes 1
+
+
+def great_circle(piece: Subsystem) -> Solution | None:
+    """du = (f - u total(u f)) dt with f frozen, along the great circle through u and f, with r = |f|:
+
+    u' ~ 2 e^{-rt} u + k (1 + e^{-rt} + k total(u f)) f,   k = t phi1(-rt)
+    """
+    own = kicked(piece)
+    if own is None:
+        return None
+    (u,) = piece.moving
+    f, still, k, b = own
+    return {u: 2 * still * u + k * (1 + still + k * b) * f}, ()
+
+
+def kicked(piece: Subsystem) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """f, e^{-rt}, k and total(u f) of `great_circle`, or None for another equation."""
+    if len(piece.moving) != 1 or piece.diffusion:
+        return None
+    ((u, whole),) = piece.drift.items()
+    f = whole.xreplace({u: S.Zero})
+    if f.has(u) or vanishes(whole - project(u)(f)) is None:
+        return None
+    r = sqrt(total(f**2))
+    return f, exp(-r * t), t * phi1(-r * t), total(u * f)
+
+
+def round_noise(piece: Subsystem) -> Solution | None:
+    """Brownian motion, du = -(n - 1) d u dt + sqrt(2 d) P dW:  u' ~ u + sqrt(2 d t phi1(2 (n - 4) d t)) N.
+
+    Of weak order 2, and not exact. Its density reads total(u u') alone: it is reversible for the uniform law.
+    """
+    (u, *others) = piece.moving
+    D = piece.diffusion.get((u, u), S.Zero)
+    if others or D == 0 or any(piece.supplied.values()):
+        return None
+    d = temperature * D / project(u)
+    if vanishes(piece.drift.get(u, S.Zero) - d * project(u).divergence) is None:
+        return None
+    draw = Normal(u)
+    return {u: u + sqrt(2 * d * t * phi1(2 * (total(1) - 4) * d * t)) * draw}, (draw,)
+
+
 # ---- the form of a piece
 
 
@@ -294,4 +339,10 @@ RULES: dict[str, Callable[[Subsystem], Solution | None]] = {
     "rotation": rotation,
     "matrix Ornstein-Uhlenbeck": matrix_ornstein_uhlenbeck,
     "relativistic friction": relativistic_friction,
+}
+
+# Of a block on the sphere.
+ROUND_RULES: dict[str, Callable[[Subsystem], Solution | None]] = {
+    "great circle": great_circle,
+    "round noise": round_noise,
 }

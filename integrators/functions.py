@@ -147,6 +147,12 @@ class Change(Total):
         return after - before
 
 
+class Unit(Expr):
+    """w over its length, sqrt(total(w^2)): the point of the unit sphere in the direction of w."""
+
+    is_commutative = is_real = True
+
+
 class HalfStep(Expr):
     """x + e(x) for a block x, or the solution y of y = x + e(y) if it `is_implicit`, by iteration from x.
 

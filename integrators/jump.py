@@ -12,11 +12,12 @@ from recipe.marginal import eliminate_gaussians
 from recipe.operators import times
 from recipe.pieces import Jump
 from recipe.swaps import Swap
-from recipe.symbols import Block
+from recipe.symbols import Block, total
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import variates
+from .boundaries import led_back
 from .flow import Flow
 from .functions import phi1
 from .variates import Drawn, GammaVariate, Uniform, Variate
@@ -38,7 +39,7 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap | Involution, froz
     draws: tuple[Variate, ...] = ()
     for b, law in laws.items():
         new, own = _redrawn(b, law.tempered(), jump.persistence)
-        updates[b] = new.xreplace(updates)
+        updates[b] = led_back(b, new) if b.domain.is_sphere else new.xreplace(updates)
         draws += own
     equation = ", ".join(f"{b} ~ {law.tempered()}" for b, law in laws.items())
     equation += f" in part, persistence {jump.persistence}" if jump.persistence != 0 else ""
@@ -81,9 +82,12 @@ def probability(jump: Involution, rate: Expr) -> Expr:
 def _read_off(recipe: Recipe, blocks: tuple[Block, ...]) -> dict[Block, Law]:
     """N(mean, 1/precision) for H quadratic in blocks, of each given the blocks before it in the answer.
 
-    Of a binary block alone, Bernoulli with the odds exp(H(0) - H(1)).
+    Of a block on the sphere a normal law in every direction, and of a binary block alone Bernoulli with the odds
+    exp(H(0) - H(1)).
     """
     first = blocks[0]
+    if first.domain.is_sphere:
+        return {first: Normal(S.Zero, 1 / (T * total(1)))}  # of any temperature, and of about the length 1
     if first.domain.is_discrete:
         return {first: Bernoulli(1 / (1 + exp(expand(diff(recipe.H, first)))))}
     laws, _ = eliminate_gaussians(recipe.H, blocks)

@@ -163,7 +163,8 @@ def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
         if block.name in freeze:
             continue
         for term in Add.make_args(recipe.tempered_drift[i]):
-            summands[_part(term, auxiliary), block].append(term)
+            projected = block.domain.is_sphere and term.has(*recipe.targets)  # a force, though it reads the block
+            summands[_part(term, auxiliary - {block} if projected else auxiliary), block].append(term)
         summands["noise", block].append(recipe.D[i, i])
     return defaultdict(lambda: S.Zero, {part: Add(*own) for part, own in summands.items()})
 

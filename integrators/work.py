@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, Symbol, diff, exp, log, simplify
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, Symbol, diff, exp, log, simplify, sqrt
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -37,6 +37,7 @@ from recipe.symbols import temperature as T
 
 from . import boundaries
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
+from .flow_rules import kicked
 from .functions import Change, MatrixOU
 from .jump import probability, solve_jump, turned
 from .numerical_flows import METHODS
@@ -211,7 +212,7 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
     """The work of a piece; `in_part`: whether the word leaves out terms of the drift."""
     refuse_moving_fields(piece, recipe.name, accepted=True)
     flow = _solved(piece, recipe.name)
-    if flow.exact and _is_balanced(piece, recipe.H):
+    if (flow.exact or flow.keeps_law) and _is_balanced(piece, recipe.H):
         return Worked(flow, S.Zero, balanced=True)
     if flow.turns:
         _refuse_irreversible(piece, flow, f"{recipe.name}, work of {flow.letter!r}")
@@ -317,6 +318,8 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
     where = f"{recipe.name}, work of {flow.letter!r}"
     _refuse_irreversible(piece, flow, where)
     blocks = list(flow.updates)
+    if any(b.domain.is_sphere for b in blocks):
+        return _expansion_on_sphere(piece)
     if any(x.has(*blocks) for e in flow.updates.values() for x in e.atoms(Total)):
         raise RecipeError(where, "it moves a block by a total of its own sites", do="Cut it finer.")
     rates = {b: diff(piece.drift.get(b, S.Zero), b) for b in blocks}
@@ -326,6 +329,16 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
         raise RecipeError(where, "it moves vectors and scalars together", do="Cut it finer.")
     jacobian = ImmutableMatrix([[diff(flow.updates[b], z) for z in blocks] for b in blocks])
     return -T * _over_sites(log(Abs(simplify(jacobian.det()))), blocks[0])
+
+
+def _expansion_on_sphere(piece: Subsystem) -> Expr:
+    """-T log|det| of `great_circle` on the tangent spaces: (n - 1) T log(cosh rt + total(u f)/r sinh rt).
+
+    The log is r t + log(1 + (total(u f) - r) k (1 + e^{-rt})/2), which does not overflow.
+    """
+    f, still, k, b = kicked(piece) or (S.NaN,) * 4
+    r = sqrt(total(f**2))
+    return unsigned((total(1) - 1) * T * (r * t + log(1 + (b - r) * k * (1 + still) / 2)))
 
 
 def _over_sites(e: Expr, block: Block) -> Expr:

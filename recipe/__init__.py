@@ -26,6 +26,7 @@ from .maps import mapped
 from .operators import logdet, operator
 from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
 from .results import Certificate
+from .spheres import project
 from .swaps import swap
 from .symbols import adapted, copies, function, grad, potential, total
 
@@ -62,6 +63,7 @@ __all__ = [
     "positive",
     "copies",
     "potential",
+    "project",
     "real",
     "reflect",
     "recover",

@@ -173,8 +173,9 @@ def vector(name: str, *, domain: DomainName = "real") -> Block:
     `domain`: "real", "positive", "nonnegative" or "fraction", from 0 to 1; a chain that leaves its domain is frozen and
     flagged as diverged. (a, b): a box, in which chains and their momenta are reflected at both ends. "periodic": an
     angle from -pi to pi; ("periodic", P): an angle from -P/2 to P/2; formulas must have the period, and chains wrap
-    around. "binary": 0 or 1; ("categories", K): 0, ..., K - 1; both move by jumps alone. Raises RecipeError for a name
-    that emitted code cannot use, for an unknown domain, and for ends that are not finite or a >= b.
+    around. "sphere": the sites are a point of the unit sphere, total(u**2) = 1. "binary": 0 or 1; ("categories", K):
+    0, ..., K - 1; both move by jumps alone. Raises RecipeError for a name that emitted code cannot use, for an unknown
+    domain, and for ends that are not finite or a >= b.
 
     >>> vector("theta").is_vector
     True

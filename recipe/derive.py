@@ -13,6 +13,7 @@ from .algebra import entries, readers
 from .calculus import derivative, expanded
 from .declared import Block
 from .operators import divergence, times
+from .spheres import along_surface, refuse_normal
 from .symbols import Crossing, Total, masked, total
 
 
@@ -78,5 +79,13 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     """
     F = circulation(drift, H, D, state)
     slopes = _gradient(H, state)
-    rows = [expanded(-derivative(f, block) + f * slope) for f, block, slope in zip(F, state, slopes, strict=True)]
+    rows = [expanded(f * slope - _own_slope(f, block)) for f, block, slope in zip(F, state, slopes, strict=True)]
     return expanded(Add(*(total(row) if block.is_vector else row for row, block in zip(rows, state))))
+
+
+def _own_slope(f: Expr, block: Block) -> Expr:
+    """df/dz at the site of z; on a sphere, for a tangent f, along the surface."""
+    if not block.domain.is_sphere:
+        return derivative(f, block)
+    refuse_normal(f, block)
+    return along_surface(f, derivative(f, block), block)

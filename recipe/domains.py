@@ -34,6 +34,11 @@ class Domain:
         return self.name == "real"
 
     @property
+    def is_endless(self) -> bool:
+        """Whether a coordinate may be any number: on the real line, or on a sphere of any radius."""
+        return not (self.low.is_finite or self.high.is_finite)
+
+    @property
     def categories(self) -> int:
         """The number of categories 0, 1, 2, ...; 0 for other domains."""
         return int(self.high) + 1 if self.at_ends == "none" else 0
@@ -52,6 +57,11 @@ class Domain:
     def wraps(self) -> bool:
         """Whether the domain is a circle, with its ends joined."""
         return self.at_ends == "joined"
+
+    @property
+    def is_sphere(self) -> bool:
+        """Whether the sites of a vector are the coordinates of a point of the unit sphere."""
+        return self.name == "sphere"
 
     @property
     def reflects(self) -> bool:
@@ -106,6 +116,8 @@ class Domain:
         """
         if self.is_compact:
             return f"from {self.low} to {self.high}"
+        if self.is_sphere:
+            return "on the unit sphere"
         return f"one of {self.categories} categories" if self.categories > 2 else self.name
 
     def __str__(self):
@@ -121,6 +133,7 @@ NAMED = {
         Domain("fraction", S.Zero, S.One),
         Domain("binary", S.Zero, S.One, "none"),
         Domain("periodic", -pi, pi, "joined"),
+        Domain("sphere"),
     )
 }
 

@@ -14,6 +14,7 @@ from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, temperat
 from .involutions import Involution
 from .operators import Operator
 from .pieces import Jump, Piece
+from .spheres import Projection
 from .swaps import Swap
 from .symbols import Potential
 
@@ -66,6 +67,7 @@ class Dynamics:
     def symbols(self) -> set[Symbol]:
         """The symbols in the formulas, without symbols of the step."""
         symbols = set().union(*(e.atoms(Symbol) for e in self.formulas), self.adapt)  # a field reads its block unsaid
+        symbols = {s for s in symbols if not isinstance(s, Projection)}
         starts = (a.start for a in symbols if isinstance(a, Adapted))
         return symbols.union(*(e.free_symbols for e in starts)) - set(OF_THE_STEP)
 

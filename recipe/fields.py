@@ -6,6 +6,7 @@ from sympy import Add, Expr, Mul, S, Symbol, diff
 
 from .declared import Block
 from .errors import RecipeError
+from .spheres import projections_of
 from .symbols import Crossing, Partial, Total
 
 
@@ -25,9 +26,10 @@ def reads(e: Expr, b: Block) -> bool:
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:
-    """The row divergence, by a block s, of an entry of D or Q that is linear in fields."""
+    """The row divergence, by a block s, of an entry of D or Q that is linear in fields and projections."""
     fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
-    return Add(*(diff(entry, M) * Divergence(M) for M in fields))
+    projections = (P for P in projections_of(entry) if P.on == s)
+    return Add(*(diff(entry, M) * Divergence(M) for M in fields), *(diff(entry, P) * P.divergence for P in projections))
 
 
 def transposed(F: Expr) -> Expr:

@@ -28,6 +28,7 @@ from .fields import (  # noqa: F401 (words of operators are imported from here, 
     transposed,
 )
 from .formulas import formula
+from .spheres import product, projections_of
 from .symbols import Crossing, Partial, SiteDummy, Total, is_site, masked, total
 
 # Sign of the eigenvalues (imaginary for a skew operator), and the kind in words, by kind.
@@ -151,6 +152,8 @@ def times(F: Expr, e: Expr) -> Expr:
     (3*p, p)
     """
     F = S(F)
+    if projections_of(F):
+        return Add(*(product(own, e) if projections_of(own) else times(own, e) for own in Add.make_args(F)))
     return Applied(F, e) if is_operator(F) else F * e
 
 

@@ -84,12 +84,21 @@ class _Chain:
     def drawn(self, e: Any, site: int | None) -> Value:
         """A random value of a symbol or of an opaque expression."""
         key = (e, site if is_site(e) else None)
+        if key not in self.known and isinstance(e, Block) and e.domain.is_sphere:
+            self.known |= self.on_sphere(e)
         if key not in self.known:
             name = f"{e} {key[1]}"
             self.names[name] = self.names.get(name, 0) + 1
             value = random_value(e, random.Random(f"{name} {self.names[name]} {self.number}"))
             self.known[key] = mpmath.mpf(value), abs(mpmath.mpf(value))
         return self.known[key]
+
+    def on_sphere(self, u: Block) -> dict[tuple[Any, int | None], Value]:
+        """The values of all sites of a block of the sphere."""
+        draw = random.Random(f"{u} on the sphere {self.number}")
+        numbers = [mpmath.mpf(draw.gauss(0, 1)) for _ in range(self.sites)]
+        length = mpmath.sqrt(mpmath.fsum(x**2 for x in numbers))
+        return {(u, k): (x / length, abs(x) / length) for k, x in enumerate(numbers)}
 
     def computed(self, e: Any, site: int | None) -> Value:
         """The value of a sum, product, function or choice of other values."""

@@ -38,6 +38,7 @@ from .errors import RecipeError, did_you_mean
 from .operators import Applied, bare, fields_of, operators_of, parts
 from .random_points import random_value
 from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
+from .spheres import is_multiple, projections_of
 from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 
 ROUNDING = 1e-12
@@ -178,6 +179,26 @@ def _operator_formula(where: str, F: Expr, blocks: Iterable[Block]) -> Refusals:
     for b in blocks:
         if not b.domain.is_real:
             yield where, f"{b} is {b.domain.in_words}", "Operators act on vectors of real numbers."
+
+
+def _spheres(recipe: Dynamics) -> Refusals:
+    """Refuse rows and columns of a block of the sphere that are not multiples of its projection."""
+    for u in (b for b in recipe.state if b.domain.is_sphere and not b.is_vector):
+        yield f"{u}", "it is a scalar, and a sphere is of the sites of a vector", f"Declare vector({u.name!r}, ...)."
+    others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
+    for P in sorted(set().union(*map(projections_of, others)), key=str):
+        yield f"{P}", "it stands outside of D and Q as if it were a number", f"Apply it to a vector: {P}(p)."
+    for where, a, b, entry in _entries(recipe):
+        spheres = {x for x in (a, b) if x.domain.is_sphere}
+        projections = projections_of(entry)
+        if not (spheres or projections):
+            continue
+        u = min(spheres or {P.on for P in projections}, key=str)
+        if spheres != {P.on for P in projections} or not is_multiple(entry):
+            what = f"{entry} is no number times project({u}), with which alone {u} stays on the sphere"
+            yield where, what, f"Write {{({u}, theta): project({u})/(n - 1)}} or {{{u}: eta*project({u})}}."
+        if not (a.is_vector and b.is_vector) or where[0] == "D" and a != b:
+            yield where, f"{u} shares its noise, or moves with a scalar", f"Couple {u} to a vector by Q."
 
 
 # ---- inputs, adaptations, periods and values per site
@@ -372,6 +393,7 @@ CHECKS = (
     _potentials,
     _operators,
     _fields,
+    _spheres,
     _inputs,
     _adaptations,
     _periods,

@@ -9,6 +9,7 @@ from .calculus import derivative
 from .certificate import minimum_eigenvalue
 from .declared import Block, step_size
 from .dynamics import Dynamics
+from .fields import reads
 from .involutions import Involution
 from .laws import Law, compared
 from .marginal import eliminate_gaussians
@@ -117,7 +118,9 @@ def _transport(recipe: Dynamics) -> Refusals:
 
 
 def _redrawn(recipe: Dynamics, where: str, blocks: tuple[Block, ...]) -> Refusals:
-    """Refuse to refresh blocks with a conditional law that is neither Gaussian nor that of one Bernoulli block."""
+    """Refuse to refresh blocks of a law that is not Gaussian, even on a sphere, or that of one Bernoulli block."""
+    if len(blocks) == 1 and blocks[0].domain.is_sphere and not reads(recipe.H, blocks[0]):
+        return
     if len(blocks) > 1 or not blocks[0].domain.is_discrete:
         names = ", ".join(map(str, blocks))
         laws, _ = eliminate_gaussians(recipe.H, blocks)

@@ -80,7 +80,7 @@ class Crossing(Expr):
 class Total(Expr):
     """The sum of a site-level expression over the sites of one chain, split into terms, chain-level factors outside.
 
-    `expand` also expands integrands, so that an expanded expression has a canonical form.
+    `expand` also expands integrands, so that an expanded expression has a canonical form. Of u^2 on the sphere it is 1.
     """
 
     def __new__(cls, integrand):
@@ -93,6 +93,8 @@ class Total(Expr):
             return S.Zero
         if outside is not S.One:
             return outside * cls(inside)
+        if inside.is_Pow and inside.exp == 2 and isinstance(inside.base, Block) and inside.base.domain.is_sphere:
+            return S.One
         crossing = next((f for f in (f.as_base_exp()[0] for f in factors) if isinstance(f, Crossing)), None)
         simplest = inside if crossing is None else crossing.summed(inside)
         return Expr.__new__(cls, inside) if simplest == inside else cls(simplest)

@@ -48,8 +48,8 @@ class Case:
 
     @cached_property
     def one_site(self) -> Explicit:
-        """The recipe over one site."""
-        return self.over(1)
+        """The recipe over one site, or over two if they are coordinates on a sphere."""
+        return self.over(1 + any(b.domain.is_sphere for b in self.recipe.state))
 
     @cached_property
     def explicit(self) -> Explicit:

@@ -275,14 +275,15 @@ def _reached(case: Case) -> tuple[str, str]:
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving], timed=timed)
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"
-    if number < len(moving) and not len(missed):
-        return f"not decided: {number} of {len(moving)} directions, the others fade into rounding errors", "open"
-    if number < len(moving):
+    directions = len(moving) - len({b for b in explicit.blocks if b.domain.is_sphere})
+    if number < directions and not len(missed):
+        return f"not decided: {number} of {directions} directions, the others fade into rounding errors", "open"
+    if number < directions:
         still = [b.domain.is_discrete for b in explicit.blocks]
-        directions = reach.described(explicit, missed[~missed[:, still].any(1)])
+        unreached = reach.described(explicit, missed[~missed[:, still].any(1)])
         if case.swaps:
-            return f"without swaps it never reaches {directions}: whether swaps carry it there is not decided", "open"
-        return f"it never reaches {directions}: invariant, but not ergodic", "warning"
+            return f"without swaps it never reaches {unreached}: whether swaps carry it there is not decided", "open"
+        return f"it never reaches {unreached}: invariant, but not ergodic", "warning"
     silent = reach.silent(explicit, refreshed)
     if silent is not None:
         return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"

@@ -212,7 +212,7 @@ def draw_inside(block: Block, draw: random.Random) -> float:
         return float(int(draw.random() * domain.categories))
     if domain.is_compact:
         return domain.inside(0.2 + 0.6 * draw.random())
-    return value if domain.is_real else 0.3 + abs(value)
+    return value if domain.is_endless else 0.3 + abs(value)
 
 
 def _spread(block: Block, scales: "ndarray", draw: "Generator") -> "ndarray":
@@ -223,7 +223,7 @@ def _spread(block: Block, scales: "ndarray", draw: "Generator") -> "ndarray":
     if domain.is_compact:
         return domain.inside(draw.random(len(scales)))
     values = scales * draw.normal(size=len(scales))
-    return values if domain.is_real else abs(values)
+    return values if domain.is_endless else abs(values)
 
 
 def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> list[list[float]]:

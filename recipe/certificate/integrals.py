@@ -52,6 +52,8 @@ def normalisable(case: Case) -> Answer:
     if weighs_U:
         others = [*dict.fromkeys([*others, *recipe.targets])]
     integrated = {*others, *drawn, *(g.block for g in gaussians)}
+    round_ones = [b for b in others if b.domain.is_sphere]
+    others = [b for b in others if b not in round_ones]
     names = ", ".join(b.name for b in recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
     if not names:
@@ -60,6 +62,8 @@ def normalisable(case: Case) -> Answer:
     laws += [f"{b} ~ {law}" for b, law in drawn.items()]
     precisions = [g.precision.is_positive for g in gaussians]
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
+    laws += [f"{b} on a sphere, of finite area" for b in round_ones]
+    signed &= not rest.has(*round_ones)
     proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
     answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or _pole(case) or proper
     if weighs_U:
@@ -187,7 +191,7 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
     if not others:
         power = "" if at_temperature == 1 else f"/{at_temperature:g}"
         return f"exp(-U{power}) is multiplied by exp(-({coupled}){power})", "failed"
-    if len(others) > 1 or not _is_by_site(recipe, others[0], surplus):
+    if len(others) > 1 or others[0].domain.is_sphere or not _is_by_site(recipe, others[0], surplus):
         return f"not decided: the integral of exp(-({coupled}))", "open"
     spread, error = _log_integral_spread(surplus / at_temperature, others[0], recipe.targets)
     if spread < 1e-6:

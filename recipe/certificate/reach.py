@@ -115,6 +115,9 @@ def rank_of(
         if length > USUAL and len(best[1]):
             break
         start = np.array([_start(b, draw) for b in blocks])
+        for u in {b for b in blocks if b.domain.is_sphere}:
+            own = [b == u for b in blocks]
+            start[own] /= np.linalg.norm(start[own])
         jumps = [(i, b.domain.categories) for i, b in enumerate(blocks) if b.domain.is_discrete]
         values = {i: draw.integers(categories, size=intervals) for i, categories in jumps}
         J = _sensitivities(start, draw.normal(size=(intervals, width)), values, length, velocity)
@@ -176,7 +179,7 @@ def _start(block: Block, draw: np.random.Generator) -> float:
     value = float(draw.normal())
     if block.domain.is_compact:
         return block.domain.inside(1 / (1 + math.exp(-value)))
-    return value if block.domain.is_real or block.domain.is_discrete else 0.3 + abs(value)
+    return value if block.domain.is_endless or block.domain.is_discrete else 0.3 + abs(value)
 
 
 def _fields(explicit: Explicit, refreshed: Sequence[Symbol], timed: bool) -> tuple[Callable, Callable]:

@@ -22,6 +22,7 @@ from sympy import (
     cos,
     diag,
     diff,
+    eye,
     pi,
     sin,
     tanh,
@@ -34,6 +35,7 @@ from ..dynamics import Dynamics
 from ..operators import Applied, Diagonal, is_operator, operators_of, parts
 from ..random_points import random_value
 from ..sites import Sites
+from ..spheres import Projection, projections_of
 from ..symbols import OPAQUE, Partial, Potential, Total
 from .explicit import ROUNDING, SEED, Explicit
 
@@ -126,6 +128,8 @@ class _Writer(Sites):
 
         A field is such a matrix times a smooth positive function of its block.
         """
+        if F not in self.matrices and projections_of(F):
+            self.matrices[F] = self._of_projection(*projections_of(F))
         if F not in self.matrices:
             (M,) = operators_of(F) or {Dummy()}
             if M not in self.spectra:
@@ -141,6 +145,11 @@ class _Writer(Sites):
             else:
                 self.matrices[F] = self._of_field(F.xreplace(numbers), M)
         return self.matrices[F]
+
+    def _of_projection(self, P: Projection) -> ImmutableMatrix:
+        """I - u u^T/|u|^2, of which the divergence is that on the surface of the sphere of any radius."""
+        u = ImmutableMatrix(self.symbols(P.on))
+        return ImmutableMatrix(eye(len(u)) - u * u.T / u.dot(u))
 
     def _of_field(self, F: Expr, M: Symbol) -> ImmutableMatrix:
         """A formula of a field that is symmetric, by its eigenvalues: those of numbers, times the function."""

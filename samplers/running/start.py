@@ -13,6 +13,7 @@ from integrators.step import Step
 from integrators.work import DIRECTION
 from recipe import Energy, Recipe
 from recipe.arguments import check_known
+from recipe.declared import Block
 from recipe.errors import RecipeError
 
 from ..target.coordinates import Coordinates
@@ -161,9 +162,24 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
             words = b.domain.in_words
             values = f"values {words}" if b.domain.is_compact else f"{words} values"
             raise RecipeError(where, f"{b} is {words}, but the start is not", do=f"Start at {values}.")
+        if b.domain.is_sphere:
+            _check_sphere(b, blocks, len(blocks[recipe.targets[0].name][0].flatten()), where)
     direction = blocks.get(DIRECTION.name)
     if DIRECTION in recipe.adapted and direction is not None and not (direction.abs() == 1).all():
         raise RecipeError(where, "the direction of a chain is 1 or -1, but the start is not", do="Leave it out.")
+
+
+def _check_sphere(b: Block, blocks: Blocks, sites: int, where: str) -> None:
+    """Refuse a sphere of one site, which is two points, and a start that is not on the sphere."""
+    if sites < 2:
+        what = f"{b} is {b.domain.in_words} of {sites} site, which is two points"
+        raise RecipeError(where, what, do="Take two sites or more.")
+    if b.name in blocks:
+        lengths = blocks[b.name].flatten(1).norm(dim=1)
+        if not torch.allclose(lengths, torch.ones_like(lengths), rtol=0, atol=1e-3):
+            far = lengths[(lengths - 1).abs().argmax()]
+            what = f"{b} is {b.domain.in_words}, but the start has the length {far:.3g}"
+            raise RecipeError(where, what, do=f"Divide it by its length, or leave {b} out.")
 
 
 def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:

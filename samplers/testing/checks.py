@@ -14,6 +14,7 @@ from .subject import is_open, subject_of
 
 OPEN = "a function is opaque: give it by recipe.bind()"
 MOVES = "an operator is a function of the state, which a single site does not show"
+ROUND = "a block lies on a sphere, whose coordinates a single site does not show"
 ACCEPTED = Inapplicable("the word leaves out a part of the drift, and only its accepted steps have the law")
 OF_ACCEPTED = ("symbolic", "generator", "work")
 OF_FIELDS = ("symbolic", "differential")  # layers that know such operators
@@ -64,6 +65,8 @@ def _checked(recipe, scheme, *, layers, **options):
             reason = OPEN
         elif name not in (OF_FIELDS[:1] if subject.recipe.metrics else OF_FIELDS) and subject.recipe.fields:
             reason = MOVES
+        elif any(b.domain.is_sphere for b in subject.recipe.state) and name != "symbolic":
+            reason = ROUND
         elif subject.leaves_out and name not in OF_ACCEPTED:
             reason = ACCEPTED
         else:
