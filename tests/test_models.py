@@ -293,6 +293,44 @@ def test_the_evidence_is_of_free_variables():
         samplers.evidence(HMC, SCHOOLS, reference={"mu": prior})
 
 
+COUNTS = of(2, 0, 3)
+RATE = {"rate": Gamma(2 * ONE, ONE)}  # of counts, whose law is a negative binomial
+
+
+@pytest.mark.parametrize("reference", [None, {"rate": LogNormal(ZERO, ONE)}], ids=["the prior", "another law"])
+def test_the_evidence_of_a_constrained_variable_is_that_of_its_conjugate_law(reference):
+    energy = model(RATE, lambda v: Poisson(v["rate"]).log_prob(COUNTS))
+    total, n = COUNTS.sum(), len(COUNTS)
+    exact = torch.lgamma(2 + total) - (2 + total) * math.log(1 + n) - torch.lgamma(COUNTS + 1).sum()
+    result = samplers.evidence(HMC, energy, reference=reference, chains=100, bridges=8, moves=2)
+    assert abs(result.log_evidence - float(exact)) < 6.7 * result.error and result.error < 0.1
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_the_evidence_is_the_same_however_a_variable_is_centred(degree):
+    """x ~ N(m, 2), m ~ N(0, 1), y ~ N(x, 1): y is N(0, 1 + 4 + 1)."""
+    priors = {"m": Normal(ZERO, ONE), "x": lambda v: Normal(v["m"], 2 * ONE)}
+    energy = model(priors, lambda v: Normal(v["x"], ONE).log_prob(of(1.5)), centred={"x": degree})
+    assert energy.is_free and not SCHOOLS.is_free
+    result = samplers.evidence(HMC, energy, chains=100, bridges=8, moves=2)
+    assert abs(result.log_evidence - float(Normal(ZERO, 6**0.5).log_prob(of(1.5)))) < 6.7 * result.error
+
+
+@pytest.mark.parametrize(
+    "priors, how, message",
+    [
+        ({"x": Normal(ZERO, ONE)}, dict(constraints={"x": constraints.positive}), "cuts the prior of 'x'.*HalfNormal"),
+        (RATE, dict(reference={"rate": Normal(-9 * ONE, ONE)}), "'rate' is outside of its support"),
+        (RATE, dict(reference={"rate": Gamma(ONE.expand(2), ONE)}), r"and rate has the shape \(\)"),
+        (RATE, dict(reference={"shape": Gamma(ONE, ONE)}), "with constraints, rate, and the reference is of shape"),
+    ],
+)
+def test_a_reference_that_is_none_of_the_variables_is_refused(priors, how, message):
+    energy = model(priors, lambda v: sum(v.values()), constraints=how.get("constraints"))
+    with pytest.raises(RecipeError, match=message):
+        samplers.evidence(HMC, energy, reference=how.get("reference"))
+
+
 # ---- refusals
 
 

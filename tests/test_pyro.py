@@ -33,6 +33,8 @@ def test_eight_schools_are_those_written_by_hand():
     ours, theirs = (sample(HMC, U, init=parts, **how) for U in (SCHOOLS, energy))
     for name in ("mu", "tau", "eta"):
         torch.testing.assert_close(theirs[name], ours[name])
+    at = {name: x[0] for name, x in parts.items()}
+    torch.testing.assert_close(energy.log_prior(at), SCHOOLS.log_prior(at))
     assert len(sample(HMC, energy, steps=2, step_size=0.01, progress=False)["mu"][:, 0].unique()) == 4
 
 

@@ -20,7 +20,6 @@ from ..stock import named
 from ..target.data import Data
 from ..target.foreign import check_value, with_gradient
 from ..target.layout import by_block
-from ..target.model import Model
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
 from ..target.symbolic import energy_step
@@ -88,7 +87,7 @@ def evidence(
     recipe: Recipe | str,
     energy: Energy | Callable[..., Any] | None = None,
     *,
-    reference: Any,
+    reference: Any = None,
     gradient: Callable[..., Any] | None = None,
     data: Any = None,
     chains: int = 256,
@@ -114,9 +113,9 @@ def evidence(
 
     `recipe`, `scheme`, `repeat`, `parameters`: as for `integrators.metropolised`; `energy`, `gradient` and
     `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
-    Energy, or a dict of distributions by block or parameter name. Chains move in coordinates in which a Gaussian
-    reference is N(0, 1), so that one near the posterior also serves as a preconditioner. `step_size`: the first step
-    size of the pilot.
+    Energy, or a dict of distributions by block or parameter name; of a `samplers.model` by default its prior, and
+    chains move in free numbers. Chains move in coordinates in which a Gaussian reference is N(0, 1), so that one near
+    the posterior also serves as a preconditioner. `step_size`: the first step size of the pilot.
 
     Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and a
     reference too far from exp(-U) for bridges.
@@ -131,9 +130,6 @@ def evidence(
     """
     recipe = named(recipe, "evidence")
     where = f"{recipe.name}, evidence" if isinstance(recipe, Recipe) else "evidence"
-    if isinstance(energy, Model) and not energy.is_free:
-        what = "the model has variables with constraints, and chains anneal where all numbers are free"
-        raise RecipeError(where, what, do="Write the model in free variables, with the log of a scale, say.")
     energy = with_gradient(energy, gradient, where)
     integer(where, "chains", chains, least=FEWEST_CHAINS)
     integer(where, "moves", moves, least=1)

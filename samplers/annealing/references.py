@@ -15,8 +15,9 @@ from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
 from ..target.layout import Layout
+from ..target.model import Model
 from ..target.potential import Position
-from ..target.variables import seeded
+from ..target.variables import seeded, unchecked
 
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 
@@ -39,7 +40,8 @@ class Reference:
     @cached_property
     def is_gaussian(self) -> bool:
         """Whether all laws are Gaussian, so that chains move in coordinates of the reference."""
-        return not self.explicit and all(_is_gaussian(law) for law in self.parts.values())
+        of_parts = not self.explicit and self.layout.coordinates is None
+        return of_parts and all(_is_gaussian(law) for law in self.parts.values())
 
     @property
     def sites(self) -> int:
@@ -69,7 +71,7 @@ class Reference:
         if self.explicit:
             return values
         flat = [x.reshape(chains, -1) if self.layout.shapes is not None else x for x in values.values()]
-        return torch.cat(flat, 1) if self.layout.shapes is not None else flat[0]
+        return self.layout.z(torch.cat(flat, 1) if self.layout.shapes is not None else flat[0])
 
     def target(self, z: Position) -> Position:
         """The target at coordinates z."""
@@ -103,9 +105,38 @@ class Reference:
         return torch.cat(moved, 1)
 
 
+@dataclass(frozen=True)
+class PriorOf(Reference):
+    """The prior of a model as a reference, in the free numbers of its variables.
+
+    >>> from samplers import model
+    >>> one = model({"s": torch.distributions.HalfNormal(1.0)}, lambda v: 0 * v["s"])
+    >>> law = PriorOf({}, Layout(one.shapes, one.coordinates), model=one)
+    >>> law.start(0, 3, 0).shape, law.energy({"s": torch.tensor(0.0)})
+    (torch.Size([3, 1]), tensor(0.2258))
+    """
+
+    model: Model = field(kw_only=True)
+
+    @cached_property
+    def is_gaussian(self) -> bool:
+        """False: a prior may depend on other variables."""
+        return False
+
+    def start(self, seed: int, chains: int, first_chain: int) -> Position:
+        """Draws of the prior in free numbers, `(chains, numbers)`."""
+        return self.layout.z(self.model.starts(chains, seed, first_chain))
+
+    def energy(self, target: Any) -> torch.Tensor:
+        """-log of the prior at the variables of one chain, by name."""
+        with unchecked:
+            return -self.model.log_prior(target)
+
+
 def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Reference:
     """The reference of a distribution of torch, of a quadratic Energy, or of distributions by block or parameter name.
 
+    Of a Model it is the prior where none is given; others are laws of its variables, and chains move in free numbers.
     Raises RecipeError for a law without a finite integral or draws, and for a law of other blocks than the target.
     """
     names = [b.name for b in recipe.targets]
@@ -115,13 +146,44 @@ def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Ref
             raise RecipeError(where, f"{b} is {b.domain.in_words}", do="Anneal a map of it to the reals.")
     if isinstance(reference, Energy):
         reference = _gaussian(reference, where)
+    if isinstance(energy, Model) and reference is None:
+        return _prior_of(energy, where)
     parts = dict(reference) if isinstance(reference, Mapping) else {names[0]: reference}
+    if isinstance(energy, Model) and not (energy.is_free and set(energy.centred.values()) <= {1.0}):
+        return _of_variables(parts, energy, where)
     _check_parts(parts, names, explicit, where)
     by_name = None if explicit or list(parts) == names else {name: tuple(_shape(law)) for name, law in parts.items()}
     law = Reference(parts, Layout(by_name), explicit)
     if isinstance(energy, Energy) and not energy.is_sitewise and law.sites != len(energy.coordinates):
         what = f"it has {law.sites} coordinates, and the energy {len(energy.coordinates)}"
         raise RecipeError(where, what, do="Give a law of the same coordinates.")
+    return law
+
+
+def _prior_of(model: Model, where: str) -> PriorOf:
+    """The prior of a model; refused where a constraint cuts off a part of it that is not known."""
+    for name, variable in model.coordinates.variables.items():
+        if variable.constraint is not None:
+            what = f"a constraint cuts the prior of '{name}', and what is left of it does not integrate to 1"
+            raise RecipeError(where, what, do="Take a prior of this support, a HalfNormal say, or pass reference=.")
+    return PriorOf({}, Layout(model.shapes, model.coordinates), model=model)
+
+
+def _of_variables(parts: Mapping, model: Model, where: str) -> Reference:
+    """Independent laws of the variables of a model, whose draws are mapped to free numbers."""
+    if set(parts) != set(model.shapes):
+        kind = "variables" if model.is_free else "variables with constraints"
+        what = f"the model has {kind}, {', '.join(model.shapes)}, and the reference is of {', '.join(map(str, parts))}"
+        raise RecipeError(where, what, do="Give a law of each by its name, or leave reference out: it is the prior.")
+    parts = {name: parts[name] for name in model.shapes}
+    for name, law in parts.items():
+        if not isinstance(law, Distribution) or tuple(_shape(law)) != model.shapes[name]:
+            what = f"the law of {name} is {law!r}, and {name} has the shape {model.shapes[name]}"
+            raise RecipeError(where, what, do="Give a distribution of torch of this shape.")
+    law = Reference(parts, Layout(model.shapes, model.coordinates))
+    z = law.start(0, 2, 0)
+    assert torch.is_tensor(z)
+    model.coordinates.placed(model.coordinates(z), where)
     return law
 
 

@@ -55,6 +55,15 @@ class Program:
         with STACK, unchecked, pyro.validation_enabled(False):
             return trace.log_prob_sum()
 
+    def log_prior(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The log density of the variables under their priors, without the data."""
+        import pyro
+
+        trace = self.trace(values)
+        with STACK, unchecked, pyro.validation_enabled(False):
+            trace.compute_log_prob(lambda name, _: name in values)
+        return torch.stack([trace.nodes[name]["log_prob_sum"] for name in values]).sum()
+
     def latent(self) -> dict[str, Any]:
         """The nodes of a trace that draw latent variables; refused where chains cannot move a variable."""
         nodes = {name: node for name, node in self.trace().nodes.items() if node["type"] in ("sample", "param")}
@@ -105,7 +114,7 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
             check_normalisation(node["fn"], map, f"{WHERE}, {name!r}", UNNORMALISED, is_cut=False)
     variables = {name: Variable(name, node["fn"]) for name, node in first.items()}
     values = {name: node["value"] for name, node in first.items()}
-    return Model(constrained(variables, values), program.log_density, program.draw)
+    return Model(constrained(variables, values), program.log_density, program.draw, program.log_prior)
 
 
 def _is_latent(name: str, node: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Models: named variables with priors, a likelihood, and unconstrained coordinates."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,12 +83,14 @@ class Model:
     """The energy U(theta) = -log density of named variables, with a start and coordinates; see `model`.
 
     `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: a random start of all variables by name,
-    from torch's global generator, seeded by the caller; `num_data`: the number of data, None without.
+    from torch's global generator, seeded by the caller; `log_prior(theta)`: of one chain, with `draw` its draws;
+    `num_data`: the number of data, None without.
     """
 
     coordinates: Constrained
     log_density: Callable
     draw: Callable[[], Mapping[str, torch.Tensor]]
+    log_prior: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
     num_data: int | None = None
 
     @property
@@ -108,7 +110,9 @@ class Model:
     def is_free(self) -> bool:
         """Whether no variable has a constraint."""
         theta = self.starts(1, 0)
-        z = self.coordinates.inverse(theta)
+        values = Layout(self.shapes).by_name(theta[0])
+        centred = {name: replace(one, centred=1.0) for name, one in self.coordinates.variables.items()}
+        z = constrained(centred, values).inverse(theta)
         return z.shape == theta.shape and torch.equal(z, theta)
 
     def __repr__(self) -> str:
@@ -138,8 +142,12 @@ class Joint:
 
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
         """The log density at the values theta, on a batch."""
+        return self._of_data(theta, batch) + self.log_prior(theta)
+
+    def log_prior(self, theta: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The log density of the variables under their priors."""
         terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
-        return self._of_data(theta, batch) + torch.stack(terms).sum()
+        return torch.stack(terms).sum()
 
     def _of_data(self, theta: Mapping[str, torch.Tensor], batch: tuple) -> torch.Tensor:
         terms = self.log_likelihood(ByName(theta), *batch)
@@ -208,7 +216,7 @@ def model(
             variable.check(before)
             before[name] = variable.draw(before)
     joint = Joint(variables, log_likelihood, rows)
-    return Model(constrained(variables, before), joint, joint.draw, rows)
+    return Model(constrained(variables, before), joint, joint.draw, joint.log_prior, rows)
 
 
 def constrained(variables: Mapping[str, Variable], values: Mapping[str, torch.Tensor]) -> Constrained:
