@@ -52,6 +52,8 @@ def test_gamma_is_the_speed_and_the_law_is_proved_for_every_number_of_sites():
     along, turning = MICROCANONICAL.drift
     assert along == u and (turning + P(G) / (n - 1) + eta * (n - 1) * u).expand() == 0
     assert MICROCANONICAL.residual() == 0 and VON_MISES_FISHER.residual() == 0
+    by_site = replace(MICROCANONICAL, name="rate", D={u: eta * P / (n - 1)})  # a D of n - 1, which is not negative
+    assert (by_site.drift[1] + P(G) / (n - 1) + eta * u).expand() == 0
     certificate = MICROCANONICAL.check(temperature=0.7)
     assert certificate.exact and certificate["reached"].answer.startswith("all 3 directions")
     verdicts = {name: certificate[name].verdict for name in ("stationary", "normalisable", "marginal")}

@@ -3,9 +3,24 @@
 from exhibit import Exhibit
 from sympy import exp, log, sqrt
 
-from recipe import Recipe, friction, noise, numerical, positive, potential, refresh, scalar, temperature, total, vector
+from recipe import (
+    Recipe,
+    fraction,
+    friction,
+    noise,
+    numerical,
+    positive,
+    potential,
+    project,
+    refresh,
+    scalar,
+    temperature,
+    total,
+    vector,
+)
 
 theta, p, r, s = (vector(name) for name in ("theta", "p", "r", "s"))
+u, n = vector("u", domain="sphere"), total(1)
 x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
 gamma = positive("gamma", default=1.0, doc="friction rate")
 U = potential(theta)
@@ -153,6 +168,30 @@ wall = Recipe(
     scheme="B A O A B",
 )
 
+# A speed of length 1, which the force turns and noise on the sphere refreshes. Robnik & Seljak 2024.
+microcanonical = Recipe(
+    name="microcanonical-langevin",
+    source="Robnik & Seljak 2024",
+    state=(theta, u),
+    H=U,
+    D={u: project(u) / 2},
+    Q={(u, theta): project(u) / (n - 1)},
+    scheme="B A O A B",
+)
+
+# The same accepted by its work, the volume of the kicks in it. Robnik, Cohn-Gordon & Seljak 2025.
+adjusted = Recipe(
+    name="microcanonical-adjusted",
+    source="Robnik, Cohn-Gordon & Seljak 2025",
+    state=(theta, u),
+    H=U,
+    D={},
+    Q={(u, theta): project(u) / (n - 1)},
+    jumps={"R": refresh(u, persistence=fraction("c", default=0.8))},
+    scheme="R B A B",
+    metropolis=True,
+)
+
 GALLERY = [
     Exhibit(generalised),
     Exhibit(third_order),
@@ -165,4 +204,6 @@ GALLERY = [
     Exhibit(magnetic, steps=10_000),
     Exhibit(andersen),
     Exhibit(wall),
+    Exhibit(microcanonical, step_size=0.3, steps=40_000),
+    Exhibit(adjusted, step_size=0.5, steps=40_000),
 ]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from sympy import Expr, ImmutableMatrix, S, Symbol
+from sympy import Dummy, Expr, ImmutableMatrix, S, Symbol
 from sympy.core.relational import Relational
 
 from ..algebra import entries
@@ -17,6 +17,7 @@ from ..symbols import OPAQUE, Total, masked
 from .explicit import Explicit
 from .writing import written_out
 
+OTHERS = Dummy("n - 1", positive=True)
 ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts as 0
 
 
@@ -28,9 +29,12 @@ def couples_sites(A: ImmutableMatrix) -> bool:
 def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
     """The least eigenvalue of D at T = 1, and where, as in `minimum_eigenvalue`.
 
-    A D with totals is written out over 2 and 3 sites, because totals are not independent of the coordinates.
+    A D with totals is written out over 2 and 3 sites, because totals are not independent of the coordinates. A sphere
+    has more than one site.
     """
     D = recipe.D.xreplace({temperature: S.One})
+    if any(b.domain.is_sphere for b in recipe.state):
+        D = D.xreplace({Total(S.One): 1 + OTHERS})
     if not couples_sites(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
     return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
