@@ -1,6 +1,8 @@
 """Predictions of draws, the scores of a regression, comparisons of two predictives, and what ArviZ reads."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -133,6 +135,41 @@ def test_a_module_predicts_with_the_draws_as_its_parameters_and_is_left_as_it_wa
     assert predictive.draws == 24
     with pytest.raises(RecipeError, match="the module has the parameters"):
         draws.predict(model[0], X)
+
+
+SERVED = """
+import sys, torch, samplers
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+says = samplers.Draws.load(sys.argv[1]).predict(model, torch.eye(3))
+samplers.Draws({"says": says}, info={}).save(sys.argv[2])
+"""
+
+
+def in_this_process(draws, says):
+    """`SERVED` here, with a network of other weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["", draws, says])
+        exec(compile(SERVED, "served", "exec"), {})
+
+
+def in_another_process(*files):
+    subprocess.run([sys.executable, "-c", SERVED, *files], check=True)
+
+
+@pytest.mark.parametrize("serve", [in_this_process, pytest.param(in_another_process, marks=pytest.mark.slow)])
+def test_saved_draws_with_their_momenta_predict_new_data_by_the_code_of_the_network(serve, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def energy(w):
+        return torch.func.functional_call(model, w, (torch.ones(2, 3),)).square().sum()
+
+    draws = samplers.sample("sghmc", energy, init=model, steps=4, step_size=0.01, keep="p", progress=False)
+    files = str(tmp_path / "draws"), str(tmp_path / "says")
+    draws.save(files[0])
+    serve(*files)
+    assert torch.equal(Draws.load(files[1])["says"], draws.predict(model, torch.eye(3)))
+    assert draws.info["targets"] == [name for name, _ in model.named_parameters()]
+    assert Draws.load(files[0])["p"].shape == (4, 4, 21)
 
 
 @pytest.mark.parametrize(

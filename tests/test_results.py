@@ -7,12 +7,13 @@ from html import escape
 import pytest
 import torch
 from sympy import ImmutableMatrix, S, Symbol
+from torch.distributions import HalfNormal, Normal, constraints
 
 import integrators
 from recipe import Recovery
 from recipe.certificate import Certificate, Finding
 from recipe.results import VERDICTS
-from samplers import SGNHT, Draws, Settings
+from samplers import SGNHT, Draws, Optimizer, Settings, model
 from samplers.results import findings
 from samplers.results.accuracy import Accuracy, Figure
 from samplers.testing import Audit, Diagnosis, Report, Result
@@ -93,9 +94,17 @@ def test_a_result_by_itself_is_one_line(name):
 def test_recipes_steps_draws_and_settings_are_tables_in_a_notebook():
     draws = Draws({"theta": torch.zeros(2, 5, 3)}, info={"recipe": SCRIPT})
     settings = Settings({"step_size": 0.5}, SCRIPT, {"step_size": SCRIPT})
-    shown = [thing._repr_html_() for thing in (SGNHT, integrators.compile(SGNHT), draws, settings)]
+    weights = {"params": torch.nn.Linear(3, 2).parameters()}
+    optimizer = Optimizer([weights, {"params": [torch.nn.Parameter(torch.ones(4))]}], SGNHT, lr=0.1, num_data=9)
+    priors = {SCRIPT: HalfNormal(2.0), "x": lambda v: Normal(0.0, v[SCRIPT])}
+    own = model(priors, lambda v: v["x"], constraints={SCRIPT: constraints.interval(0, 3)})
+    things = SGNHT, integrators.compile(SGNHT), draws, settings, optimizer, own
+    shown = [thing._repr_html_() for thing in things]
     assert all(html.startswith("<table><caption>") and SCRIPT not in html for html in shown)
-    recipe, step, *_ = shown
+    recipe, step, _, _, of_loop, of_model = shown
+    assert of_loop.count("<tr>") == 1 + 2 and "<td>8 numbers, after 0 steps</td>" in of_loop
+    assert "Relaxation in steps: p of group 0 9" in of_loop
+    assert "<td>HalfNormal()</td><td>Interval(" in of_model and "<td>given variables before it</td>" in of_model
     assert "<td>thermostat mass</td>" in recipe and f"<pre>{escape(SGNHT.typeset())}</pre>" in recipe
     assert step.count("<tr>") == 1 + 3 and "Ornstein-Uhlenbeck" in step
     assert repr(settings) == f"<{SCRIPT}, tuned: step_size>"

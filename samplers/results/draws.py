@@ -170,8 +170,8 @@ class Draws(Mapping):
         return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin)
 
     def _targets(self) -> dict[str, torch.Tensor]:
-        """The draws of the target; all draws where the run is not at hand."""
-        return dict(self) if self._again is None else {name: self[name] for name in self._again.targets}
+        """The draws of the target, without the blocks beside it that were kept."""
+        return {name: self[name] for name in self.info.get("targets", self)}
 
     def average(self, name: str, function: Callable | None = None) -> torch.Tensor:
         """The mean of f(theta), weighted by step size: sum_k h_k f(theta_k) / sum_k h_k, over draws and chains.

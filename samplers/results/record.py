@@ -71,6 +71,8 @@ def check_record(draws: Any) -> None:
     info = draws.info
     if not all(type(step) is int and chain in range(draws.chains) for chain, step in draws.diverged.items()):
         raise ValueError("chains have diverged that are not there")
+    if not all(name in draws for name in info.get("targets", ())):
+        raise ValueError("a target is not there")
     if not all(0 <= share <= 1 for share in info.get("acceptance") or ()):
         raise ValueError("an acceptance is no share")
     if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):

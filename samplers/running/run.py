@@ -88,16 +88,19 @@ class Run:
         seen_as = {z.name: own.theta.name for z, own in recipe.maps.items()}
         targets = [b.name for b in recipe.targets]
         values: dict[str, Any] = {}
+        beside: dict[str, Any] = {}  # blocks that are no target
         for name, x in self.record.draws().items():
             theta = self.inputs.layout.seen(x) if name in targets else x
-            values |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
+            kind = values if name in targets else beside
+            kind |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
         again = self.again(
             inputs=replace(self.inputs, parameters=constant(self.inputs.parameters)),
             state={b.name: self.chains.state[b.name] for b in recipe.entries},
             exchanges=isinstance(self.chains, Rungs),
         )
         sizes = self.record.step_sizes if self.plan.varies else None
-        draws = Draws(values, info=self._account(began), step_sizes=sizes, again=None if seen_as else again)
+        info = self._account(began) | ({"targets": list(values)} if beside else {})
+        draws = Draws(values | beside, info=info, step_sizes=sizes, again=None if seen_as else again)
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 

@@ -11,6 +11,7 @@ from torch.func import vmap
 from integrators.streams import seed_of
 from recipe.arguments import integer
 from recipe.errors import RecipeError
+from recipe.results import html_table
 
 from .coordinates import Coordinates
 from .layout import Layout
@@ -117,6 +118,11 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({', '.join(f'{name}: {shape}' for name, shape in self.shapes.items())})"
+
+    def _repr_html_(self) -> str:
+        variables = self.coordinates.variables.items()
+        rows = [(name, self.shapes[name], one.in_words, one.constraint or "") for name, one in variables]
+        return html_table("Model", ("variable", "shape", "prior", "constraint"), rows)
 
     def __call__(self, theta: Mapping[str, torch.Tensor], *batch: Any) -> torch.Tensor:
         """U at the values of the variables of one chain, on a batch."""

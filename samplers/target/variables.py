@@ -136,6 +136,11 @@ class Variable:
     constraint: Constraint | None = None
     centred: float = 1.0
 
+    @property
+    def in_words(self) -> str:
+        """The prior as text."""
+        return str(self.prior) if isinstance(self.prior, Distribution) else "given variables before it"
+
     def law(self, before: Values) -> Distribution:
         """The prior, given the variables before."""
         return self.prior if isinstance(self.prior, Distribution) else self.prior(ByName(before))

@@ -17,6 +17,7 @@ from integrators.transfers import Arrivals
 from recipe import Recipe
 from recipe.arguments import check_known, check_names, integer, number
 from recipe.errors import RecipeError
+from recipe.results import html_table
 
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
@@ -294,10 +295,21 @@ class Optimizer(torch.optim.Optimizer):
         }
 
     def __repr__(self) -> str:
-        lines = [f"Optimizer of {self.sampler.recipe.name} by the word {self.sampler.step.program.scheme}"]
-        lines += [line for group in self._in_motion for line in group.in_words()]
+        lines = [line for group in self._in_motion for line in group.in_words()]
+        return "\n".join([self._title, *lines, *self._relaxation])
+
+    def _repr_html_(self) -> str:
+        rows = [[line.split(": ", 1)[1] for line in group.in_words()] for group in self._in_motion]
+        return html_table(self._title, ("group", "set", "in use"), rows, self._relaxation)
+
+    @property
+    def _title(self) -> str:
+        return f"Optimizer of {self.sampler.recipe.name} by the word {self.sampler.step.program.scheme}"
+
+    @property
+    def _relaxation(self) -> list[str]:
         steps = self.relaxation_steps()
-        return "\n".join(lines) + (f"\nRelaxation in steps: {in_words(steps)}" if steps else "")
+        return [f"Relaxation in steps: {in_words(steps)}"] if steps else []
 
     def state_dict(self) -> dict[str, Any]:
         """The state, with the recipe, seed and word of each group; `torch.load(weights_only=True)` reads the file."""
