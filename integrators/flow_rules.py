@@ -30,7 +30,7 @@ from sympy import (
 from sympy.utilities.iterables import connected_components
 
 from recipe.algebra import entries, vanishes
-from recipe.operators import coefficient, is_operator, operators_of, times, transposed
+from recipe.operators import coefficient, is_operator, operators_of, outer_products, times, transposed
 from recipe.random_points import is_zero_at_random_points
 from recipe.spheres import project
 from recipe.symbols import Block, Crossing, Partial, Total, is_site, temperature, total
@@ -67,16 +67,22 @@ def square_root(C: ImmutableMatrix) -> ImmutableMatrix:
 
 
 def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:
-    """x + t f + sqrt(2 t (T D - supplied)) N."""
+    """x + t f + sqrt(2 t (T D - supplied)) N; of c v v^T in D the noise is sqrt(2 t T c) v N, with N per chain."""
     blocks = piece.moving
-    L = entries(injected(piece))
+    along = {b: outer_products(piece.diffusion.get((b, b), S.Zero)) for b in blocks}
+    rest = {key: e.xreplace(dict.fromkeys(outer_products(e), S.Zero)) for key, e in piece.diffusion.items()}
+    L = entries(injected(replace(piece, diffusion=rest)))
     draws = [Normal(b) for b in blocks]
     spreads: list[list[Expr]] = [[] for _ in blocks]
     for (i, j), e in L.items():
         spreads[i].append(times(e, draws[j]))
-    updates = {b: b + t * f.get(b, 0) + Add(*own) for b, own in zip(blocks, spreads)}
-    drawn = {j for _, j in L}
-    return updates, tuple(d for j, d in enumerate(draws) if j in drawn)
+    drawn = [d for j, d in enumerate(draws) if any(j == k for _, k in L)]
+    for b, own in zip(blocks, spreads):
+        for k, v in enumerate(along[b], 1):
+            number = Normal(b, f"{b} along {k}", is_vector=False)
+            own.append(sqrt(2 * temperature * t * expand(piece.diffusion[b, b]).coeff(v)) * v.vector * number)
+            drawn.append(number)
+    return {b: b + t * f.get(b, 0) + Add(*own) for b, own in zip(blocks, spreads)}, tuple(drawn)
 
 
 # ---- the rules
@@ -267,6 +273,8 @@ def _commutes(a: Expr, piece: Subsystem) -> bool:
 def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
     """(A, c) with drift = c - A x and A, c, D free of the moving blocks, or None."""
     blocks = piece.moving
+    if any(map(outer_products, piece.diffusion.values())):
+        return None
     drift = [piece.drift.get(b, S.Zero) for b in blocks]
     if len(blocks) == 1 and drift[0].has(Crossing):
         rate = coefficient(-drift[0], blocks[0])

@@ -10,7 +10,7 @@ from sympy import Expr, S, Symbol, lambdify
 from recipe import Recipe
 from recipe.algebra import entries
 from recipe.arguments import check_names, number
-from recipe.certificate import minimum_eigenvalue
+from recipe.certificate.definite import couples_sites, least_eigenvalue, minimum_eigenvalue
 from recipe.errors import RecipeError
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
@@ -58,8 +58,11 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
         from . import operator_checks  # imports torch
 
         per_site |= operator_checks.eigenvalues_of(recipe, values)
-    budget = T * recipe.D - recipe.supplied
-    value, where = minimum_eigenvalue(budget, points=POINTS, fixed={**values, **per_site, T: temperature, step_size: h})
+    fixed = {**values, **per_site, T: temperature, step_size: h}
+    if couples_sites(recipe.D) and not entries(recipe.supplied):
+        value, where = least_eigenvalue(recipe, points=POINTS, fixed=fixed)
+    else:
+        value, where = minimum_eigenvalue(T * recipe.D - recipe.supplied, points=POINTS, fixed=fixed)
     if value < -1e-12:
         what = f"T D - supplied has the eigenvalue {value:.3g} at {where}"
         do = "The noise needs D >= 0, and the gradient may not supply more than T D: raise the friction."

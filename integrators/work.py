@@ -16,6 +16,7 @@ equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Ma, F
 samplers from jump and continuous Markov processes".
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -377,7 +378,8 @@ def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr
 
 def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
     """Whether every moving block has a normal number of its own, without predicted points."""
-    normal = all(isinstance(d, Normal) for d in flow.draws) and {d.block for d in flow.draws} == set(flow.updates)
+    numbers = Counter(d.block for d in flow.draws)  # several of a block with outer products in its noise
+    normal = all(isinstance(d, Normal) for d in flow.draws) and numbers == dict.fromkeys(flow.updates, 1)
     predicts = piece.method is not None and METHODS[piece.method].predicts  # then the update is not linear in the noise
     return normal and not predicts
 

@@ -19,6 +19,7 @@ from .declared import (
     vector,
 )
 from .energy import Energy
+from .ensembles import outer, particles
 from .errors import RecipeError
 from .involutions import flip, involution, reflect
 from .laws import by_category
@@ -60,6 +61,8 @@ __all__ = [
     "observe",
     "logdet",
     "operator",
+    "outer",
+    "particles",
     "positive",
     "copies",
     "potential",

@@ -35,6 +35,7 @@ from sympy.core.relational import Relational
 
 from .calculus import LONG, expanded, is_short
 from .declared import Block, Parameter, signs_of
+from .ensembles import Outer
 from .random_points import is_zero_at_random_points
 from .symbols import OPAQUE, Crossing, Total, is_site, masked
 
@@ -101,9 +102,9 @@ def at_one_site(expression: Expr) -> Expr:
     """
     if isinstance(expression, Total):
         return at_one_site(expression.integrand)
-    if isinstance(expression, Crossing):
+    if isinstance(expression, (Crossing, Outer)):
         return at_one_site(expression.at_one_site())
-    if not expression.has(Total, Crossing):
+    if not expression.has(Total, Crossing, Outer):
         return expression
     return expression.func(*map(at_one_site, expression.args))
 

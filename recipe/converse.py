@@ -23,7 +23,7 @@ from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
 from .random_points import random_value
-from .reading import drift_of
+from .reading import drift_of, state_of
 from .results import Findings, Row
 from .symbols import OPAQUE, Partial, Potential, is_site, masked, total
 
@@ -92,8 +92,9 @@ def recover(
       proved   Q[theta, p]  -1
     """
     H = formula(H, "recover, H")
-    potential = next(iter(H.atoms(Potential)), None)
-    reversible = Recipe(name="recover", state=state, target=potential and potential.blocks, H=H, D=D)
+    read = {b for U in H.atoms(Potential) for b in U.blocks}
+    target = tuple(b for b in state_of(state, "recover") if b in read) or None
+    reversible = Recipe(name="recover", state=state, target=target, H=H, D=D)
     state, D = reversible.state, reversible.D
     f = ImmutableMatrix(drift_of(drift, state, "recover"))
     functions = [formula(g, "recover, functions") for g in functions]

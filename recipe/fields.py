@@ -2,22 +2,28 @@
 
 from typing import Any
 
-from sympy import Add, Expr, Mul, S, Symbol, diff
+from sympy import Add, Expr, Mul, S, Symbol, diff, expand
 
 from .declared import Block
+from .ensembles import Outer
 from .errors import RecipeError
 from .spheres import projections_of
 from .symbols import Crossing, Partial, Total
 
 
-def operators_of(e: Expr) -> set[Symbol]:
-    """The operators that an expression reads."""
-    return {s for s in e.free_symbols if getattr(s, "is_operator", False)}
+def operators_of(e: Expr) -> set[Any]:
+    """The operators that an expression reads, outer products among them."""
+    return {s for s in e.free_symbols if getattr(s, "is_operator", False)} | e.atoms(Outer)
 
 
 def fields_of(e: Expr) -> set[Any]:
     """The fields in an expression: operators that are functions of a block."""
     return {s for s in operators_of(e) if getattr(s, "at", None) is not None}
+
+
+def outer_products(e: Expr) -> list[Outer]:
+    """The outer products in an expression, in a fixed order."""
+    return sorted(e.atoms(Outer), key=str)
 
 
 def reads(e: Expr, b: Block) -> bool:
@@ -26,10 +32,11 @@ def reads(e: Expr, b: Block) -> bool:
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:
-    """The row divergence, by a block s, of an entry of D or Q that is linear in fields and projections."""
+    """The row divergence, by a block s, of an entry of D or Q that is linear in fields, projections, outer products."""
     fields = sorted((M for M in fields_of(entry) if M.at == s), key=str)
-    projections = (P for P in projections_of(entry) if P.on == s)
-    return Add(*(diff(entry, M) * Divergence(M) for M in fields), *(diff(entry, P) * P.divergence for P in projections))
+    slopes = [diff(entry, M) * Divergence(M) for M in fields]
+    slopes += [diff(entry, P) * P.divergence for P in projections_of(entry) if P.on == s]
+    return Add(*slopes, *(expand(entry).coeff(x) * x.divergence(s) for x in outer_products(entry)))
 
 
 def transposed(F: Expr) -> Expr:

@@ -15,6 +15,7 @@ from sympy.printing.precedence import PRECEDENCE
 from .calculus import derivative, expanded
 from .declared import Block, Parameter
 from .domains import NAMED
+from .ensembles import Outer
 from .errors import RecipeError
 from .fields import (  # noqa: F401 (words of operators are imported from here, too)
     Divergence,
@@ -24,6 +25,7 @@ from .fields import (  # noqa: F401 (words of operators are imported from here, 
     fields_of,
     is_skew,
     operators_of,
+    outer_products,
     skew_operators,
     transposed,
 )
@@ -164,6 +166,8 @@ class Applied(Crossing):
         (inside, outside), *others = parts(F)
         if others or outside is not S.One:
             return Add(*(k * times(own, e) for own, k in parts(F)))
+        if isinstance(F, Outer):
+            return expand(F.applied(e))
         e = expand(e)
         if e.is_Add:
             return Add(*(cls(F, term) for term in e.args))

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from sympy import (
     Basic,
@@ -19,7 +19,6 @@ from sympy import (
     acosh,
     asin,
     atanh,
-    diff,
     expand,
     log,
     pi,
@@ -35,11 +34,11 @@ from .declared import Adapted, Block, Observed, Parameter, step_number, valid_na
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
-from .operators import Applied, bare, fields_of, operators_of, parts
+from .operators import divergence
 from .random_points import random_value
 from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
-from .spheres import is_multiple, projections_of
-from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
+from .refused_operators import fields, named_entries, operators, products, spheres
+from .symbols import OPAQUE, Partial, Potential, Total, is_site, masked
 
 ROUNDING = 1e-12
 CALLS_A_LEVEL = 9  # nested Python calls per level of a formula, as sympy differentiates, expands and prints
@@ -56,14 +55,6 @@ def refuse_malformed(recipe: Dynamics) -> None:
     for check in CHECKS:
         for where, what, do in check(recipe):
             raise RecipeError(f"{recipe.name}, {where}" if where else recipe.name, what, do=do)
-
-
-def _entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]]:
-    """The nonzero entries of D and Q: place, row, column, entry."""
-    for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for (i, j), entry in entries(matrix).items():
-            a, b = recipe.state[i], recipe.state[j]
-            yield f"{label}[{a}, {b}]", a, b, entry
 
 
 # ---- symbols and names
@@ -106,101 +97,6 @@ def _potentials(recipe: Dynamics) -> Refusals:
         yield "", "total() has no sites to sum: every block is a scalar", "Drop total()."
 
 
-# ---- operators
-
-
-def _operators(recipe: Dynamics) -> Refusals:
-    """Refuse operators used as numbers, and entries that are no matrices over the sites of real vectors."""
-    if not recipe.operators:
-        return
-    updates = (("an update", e) for e in recipe.adapt.values())
-    for what, e in (("H", recipe.H), *updates, *(("a jump", e) for e in recipe.formulas_of_jumps)):
-        for M in sorted(bare(e), key=str):
-            do = f"Apply it to a vector: {M}(p), {M}.inverse(p)."
-            yield f"operator {M}", f"it stands in {what} as if it were a number", do
-        for x in e.atoms(Applied):
-            yield from _operator_formula(f"{x}", x.formula, [b for b in recipe.state if x.argument.has(b)])
-    for where, a, b, entry in _entries(recipe):
-        if where[0] == "D":
-            entry += recipe.supplied[recipe.state.index(a), recipe.state.index(b)]
-        if entry.has(Crossing):
-            do = "Write the operator alone, {theta: M}."
-            yield where, f"{entry} is no matrix: an operator is applied in it", do
-        if operators_of(entry):
-            yield from _matrix_over_sites(where, a, b, entry)
-
-
-def _fields(recipe: Dynamics) -> Refusals:
-    """Refuse fields in updates, jumps and supplied noise, and entries of D and Q whose divergence does not follow."""
-    for M in recipe.fields:
-        where = f"operator {M}"
-        if M.at not in recipe.state:
-            yield where, f"it is a function of {M.at}, which is no block", "Put it into the state."
-        others = (*recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
-        if any(M in e.free_symbols for e in others):
-            what = f"it stands in supplied, in an update or in a jump, and moves with {M.at}"
-            yield where, what, f"A function of {M.at} stands in H, D or Q."
-        forms = {x.formula for x in recipe.H.atoms(Applied) if M in x.free_symbols} - {M, 1 / M}
-        if forms:
-            what = f"H has {min(map(str, forms))}, whose slope by {M.at} is not known"
-            yield where, what, f"Apply {M} or its inverse, of a momentum."
-    for where, a, b, entry in _entries(recipe):
-        for M in sorted(fields_of(entry), key=str):
-            if M.at not in (a, b):
-                continue
-            if a != b:
-                what = f"{M} is a function of {M.at}, and stands in the row of {a} and the column of {b}"
-                yield where, what, f"Let it stand in the row and the column of {M.at}, or in neither."
-            if diff(entry, M).free_symbols & {M, *recipe.state}:
-                do = "Give all that moves as one operator, with its divergence."
-                yield where, f"the divergence of {entry} does not follow from that of {M}", do
-
-
-def _matrix_over_sites(where: str, a: Block, b: Block, entry: Expr) -> Refusals:
-    """Refuse an entry with operators that is not a matrix over sites, or that lacks a known root in D."""
-    if not (a.is_vector and b.is_vector):
-        yield where, f"{entry} is a matrix over sites, of which a scalar has none", "Use a vector."
-    for F, factor in parts(entry):
-        if is_site(factor):
-            what = f"{factor} varies by site, and does not commute with {F}"
-            yield where, what, "Give their product as one operator."
-        yield from _operator_formula(where, F, (a, b))
-    if where[0] == "D" and (a != b or len(operators_of(entry)) > 1):
-        what = f"the square root of {entry} is not known" if a == b else "two vectors share the noise of an operator"
-        yield where, what, "Give what stands there as one operator, of one vector."
-
-
-def _operator_formula(where: str, F: Expr, blocks: Iterable[Block]) -> Refusals:
-    """Refuse formulas of several operators, formulas that change with the state, and blocks that are not real."""
-    if len(operators_of(F)) > 1:
-        yield where, f"the operators in {F} do not commute", "Apply one after the other, A(B(p))."
-    for moving in sorted((s for s in F.atoms(Block)), key=str):
-        yield where, f"{F} changes with {moving}", f"Let {moving} multiply an operator."
-    for b in blocks:
-        if not b.domain.is_real:
-            yield where, f"{b} is {b.domain.in_words}", "Operators act on vectors of real numbers."
-
-
-def _spheres(recipe: Dynamics) -> Refusals:
-    """Refuse rows and columns of a block of the sphere that are not multiples of its projection."""
-    for u in (b for b in recipe.state if b.domain.is_sphere and not b.is_vector):
-        yield f"{u}", "it is a scalar, and a sphere is of the sites of a vector", f"Declare vector({u.name!r}, ...)."
-    others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
-    for P in sorted(set().union(*map(projections_of, others)), key=str):
-        yield f"{P}", "it stands outside of D and Q as if it were a number", f"Apply it to a vector: {P}(p)."
-    for where, a, b, entry in _entries(recipe):
-        spheres = {x for x in (a, b) if x.domain.is_sphere}
-        projections = projections_of(entry)
-        if not (spheres or projections):
-            continue
-        u = min(spheres or {P.on for P in projections}, key=str)
-        if spheres != {P.on for P in projections} or not is_multiple(entry):
-            what = f"{entry} is no number times project({u}), with which alone {u} stays on the sphere"
-            yield where, what, f"Write {{({u}, theta): project({u})/(n - 1)}} or {{{u}: eta*project({u})}}."
-        if not (a.is_vector and b.is_vector) or where[0] == "D" and a != b:
-            yield where, f"{u} shares its noise, or moves with a scalar", f"Couple {u} to a vector by Q."
-
-
 # ---- inputs, adaptations, periods and values per site
 
 
@@ -235,7 +131,7 @@ def _adaptations(recipe: Dynamics) -> Refusals:
 def _periods(recipe: Dynamics) -> Refusals:
     for b in recipe.state:
         if b.domain.wraps:
-            for where, e in (("H", recipe.H), *((where, e) for where, _, _, e in _entries(recipe))):
+            for where, e in (("H", recipe.H), *((where, e) for where, _, _, e in named_entries(recipe))):
                 yield from ((where, what, do) for what, do in _other_period(e, b, b.domain))
 
 
@@ -277,7 +173,7 @@ def _places(recipe: Dynamics) -> Refusals:
     if is_site(recipe.H):
         loose = next(t for t in recipe.H.as_ordered_terms() if is_site(t))
         yield "H", f"{loose} has one value per site, but H is one number per chain", f"Wrap it: total({loose})."
-    for where, a, b, entry in _entries(recipe):
+    for where, a, b, entry in named_entries(recipe):
         if not a.is_vector and not b.is_vector and is_site(entry):
             yield where, f"{entry} has one value per site, but both blocks are scalars", "Wrap it in total()."
         if where[0] == "D" and a.is_vector != b.is_vector:
@@ -291,7 +187,7 @@ def _places(recipe: Dynamics) -> Refusals:
 def _corners(recipe: Dynamics) -> Refusals:
     """Refuse entries that lack a derivative in Gamma."""
     for (i, j), entry in entries(recipe.D + recipe.Q).items():
-        slope = derivative(entry, recipe.state[j])
+        slope = derivative(entry, recipe.state[j]) + divergence(entry, recipe.state[j])
         rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
         rough = [f for f in rough if not _vanishes_there(slope, f)]
         if rough or slope.has(S.NaN, S.ComplexInfinity):
@@ -312,7 +208,7 @@ def _vanishes_there(slope: Expr, f: Expr) -> bool:
 def _discontinuities(recipe: Dynamics) -> Refusals:
     """Refuse discontinuous formulas, except discontinuities in categories."""
     smooth = tuple(b for b in recipe.state if not b.domain.is_discrete)
-    own = ((where, e, (a, b)) for where, a, b, e in _entries(recipe))
+    own = ((where, e, (a, b)) for where, a, b, e in named_entries(recipe))
     along = ((f"transport[{b}]", e, (b,)) for b, e in zip(recipe.state, recipe.transport, strict=True))
     for where, e, blocks in (("H", recipe.H, smooth), *own, *along):
         for choice in e.atoms(Piecewise):
@@ -391,9 +287,10 @@ CHECKS = (
     _symbols,
     _names,
     _potentials,
-    _operators,
-    _fields,
-    _spheres,
+    operators,
+    products,
+    fields,
+    spheres,
     _inputs,
     _adaptations,
     _periods,

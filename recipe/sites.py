@@ -7,7 +7,9 @@ from sympy import Add, Expr, ImmutableMatrix, S, Symbol
 
 from .algebra import at_one_site, entries
 from .declared import Block, scalar
+from .ensembles import Outer
 from .involutions import Involution
+from .operators import parts
 from .symbols import Total
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for
@@ -67,8 +69,14 @@ class Sites:
         return ImmutableMatrix(size, size, [e and self.entry(e, k, m, v) for e, k, m, v in pairs])
 
     def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
-        """The entry of two blocks at sites k and m: of two vectors 0 unless the sites are equal."""
+        """The entry of two blocks at sites k and m: of two vectors 0 unless the sites are equal, or v_k v_m."""
+        if of_vectors and e.has(Outer):
+            return Add(*(self._of_outer(F, k, m) * self.at(c, k) for F, c in parts(e)))
         return S.Zero if of_vectors and k != m else self.at(e, max(k, m))
+
+    def _of_outer(self, F: Expr, k: int, m: int) -> Expr:
+        """The entry at sites k and m of an outer product, or of the identity."""
+        return self.at(F.vector, k) * self.at(F.vector, m) if isinstance(F, Outer) else S(int(k == m))
 
     def jumps(self, jump: Involution) -> list[tuple[dict[Symbol, Expr], Expr]]:
         """An involution as jumps of coordinates, each with its new values and its rate: one by site, or one of all."""

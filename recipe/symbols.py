@@ -55,7 +55,8 @@ def is_site(expression: Expr) -> bool:
         case Symbol():
             return getattr(expression, "is_vector", False)
         case _:
-            return any(is_site(a) for a in expression.args)
+            is_matrix = getattr(expression, "is_operator", False)
+            return not is_matrix and any(is_site(a) for a in expression.args)
 
 
 class Crossing(Expr):

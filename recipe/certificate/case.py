@@ -7,6 +7,7 @@ from sympy import Dummy, Expr, Float, S
 
 from ..declared import Block
 from ..dynamics import Dynamics
+from ..ensembles import Outer
 from ..involutions import Involution
 from ..marginal import Gaussian, eliminate_gaussians
 from ..pieces import Jump
@@ -58,7 +59,12 @@ class Case:
 
     @cached_property
     def unlike(self) -> Explicit:
-        """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed."""
+        """The recipe over one more site if sites share scalars or totals: with two, conserved planes may be missed.
+
+        With outer products, whose number limits a rank, over the sites of a run, as far as they make few coordinates.
+        """
+        if self.recipe.D.has(Outer):
+            return self.over(self.sites)
         shared = {b.is_vector for b in self.recipe.state} == {True, False} or self.recipe.D.has(Total)
         return self.over(SITES + 1) if shared else self.explicit
 
@@ -102,7 +108,7 @@ def couples_sites(recipe: Dynamics) -> bool:
     >>> [couples_sites(Recipe(name="a", state=theta, H=H, D={theta: 1})) for H in energies]
     [False, True]
     """
-    if any(t.has(*recipe.state) for e in recipe.D for t in e.atoms(Total, Potential)):
+    if any(t.has(*recipe.state) for e in recipe.D for t in e.atoms(Total, Potential, Outer)):
         return True
     sums = {e: Dummy(real=True) for e in recipe.H.atoms(Total) if e.has(*recipe.state)}
     if any(e.args[0].has(*sums) for e in sums):  # a sum within a sum

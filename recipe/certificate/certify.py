@@ -284,6 +284,9 @@ def _reached(case: Case) -> tuple[str, str]:
         if case.swaps:
             return f"without swaps it never reaches {unreached}: whether swaps carry it there is not decided", "open"
         return f"it never reaches {unreached}: invariant, but not ergodic", "warning"
+    along = reach.along_few(case.recipe, case.sites_of_run)
+    if along:
+        return f"not decided: {along}", "open"
     silent = reach.silent(explicit, refreshed)
     if silent is not None:
         return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"

@@ -12,6 +12,7 @@ from ..algebra import entries
 from ..arrays import of_arrays
 from ..declared import Block, temperature
 from ..dynamics import Dynamics
+from ..ensembles import Outer
 from ..random_points import random_value
 from ..symbols import OPAQUE, Total, masked
 from .explicit import Explicit
@@ -22,22 +23,25 @@ ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts 
 
 
 def couples_sites(A: ImmutableMatrix) -> bool:
-    """Whether an entry reads a total over sites, other than their number."""
-    return any(t.integrand is not S.One for e in entries(A).values() for t in e.atoms(Total))
+    """Whether an entry reads a total over sites, other than their number, or an outer product."""
+    return any(
+        isinstance(t, Outer) or t.integrand is not S.One for e in entries(A).values() for t in e.atoms(Total, Outer)
+    )
 
 
 def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
     """The least eigenvalue of D at T = 1, and where, as in `minimum_eigenvalue`.
 
-    A D with totals is written out over 2 and 3 sites, because totals are not independent of the coordinates. A sphere
-    has more than one site.
+    Unless signs show it to be >= 0, a D with totals or outer products is written out over 2 and 3 sites: they are not
+    independent of the coordinates. A sphere has more than one site.
     """
     D = recipe.D.xreplace({temperature: S.One})
     if any(b.domain.is_sphere for b in recipe.state):
         D = D.xreplace({Total(S.One): 1 + OTHERS})
-    if not couples_sites(D):
+    if not couples_sites(D) or _is_nonnegative(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
-    return min(minimum_eigenvalue(written_out(recipe, sites).D, points=points) for sites in (2, 3))
+    values = {s.name: x for s, x in (fixed or {}).items() if isinstance(x, (int, float))}
+    return min(minimum_eigenvalue(written_out(recipe, sites, values=values).D, points=points) for sites in (2, 3))
 
 
 def least_in_bulk(explicit: Explicit, open_blocks: Collection[Block]) -> tuple[float, str]:

@@ -15,10 +15,14 @@ import numpy as np
 from sympy import Abs, Max, Min, Rational, Symbol, sqrt
 
 from ..algebra import at_one_site
+from ..arrays import of_arrays
 from ..calculus import expanded
 from ..declared import Block
 from ..dynamics import Dynamics
+from ..operators import outer_products
+from ..sites import Sites
 from ..swaps import Swap
+from ..symbols import OPAQUE, masked
 from .explicit import Explicit
 
 INTERVALS = 3  # intervals of constant controls for each coordinate
@@ -46,6 +50,25 @@ def is_reached_by_form(recipe: Dynamics) -> bool:
     while new := next((b for source in reached for b in _next_reached(recipe, source, reached, places)), None):
         reached.add(new)
     return reached >= {b for b in recipe.state if not b.domain.is_discrete}
+
+
+def along_few(recipe: Dynamics, sites: int) -> str:
+    """Whether the noise of a block is along too few vectors, in words; empty if it is not.
+
+    r independent vectors span the sites but for states of codimension r + 1 - sites, which chains go around from 2 on.
+    """
+    for i, b in enumerate(recipe.state):
+        vectors = [masked(x.vector, *OPAQUE)[0] for x in outer_products(recipe.D[i, i])]
+        if vectors and not recipe.D[i, i].is_positive:
+            over = Sites(recipe.state, len(vectors) + 1)
+            columns = [over.at(v, k) for v in vectors for k in range(over.number)]
+            symbols = sorted(set().union(*(e.free_symbols for e in columns)), key=str)
+            state = np.random.default_rng(0).uniform(0.5, 1.5, len(symbols))
+            values = np.array(of_arrays([symbols], columns)(state), float).reshape(len(vectors), -1)
+            number = int(np.linalg.matrix_rank(values))
+            if number <= sites:
+                return f"the noise of {b} is along {number} vectors: {sites + 1} would do for {sites} sites"
+    return ""
 
 
 def _next_reached(

@@ -15,6 +15,7 @@ from sympy.core.function import AppliedUndef
 from ..algebra import entries
 from ..bound import Bound
 from ..domains import NAMED, Domain
+from ..ensembles import Outer
 from ..symbols import Crossing, Partial, Potential, Total
 from .explicit import SEED, Explicit, draws_inside
 from .tails import point
@@ -49,7 +50,7 @@ def is_smooth(e: Expr) -> bool:
         case AppliedUndef() | Abs() | Max() | Min():
             smooth = True
         case _:
-            smooth = isinstance(e, (Add, Mul, Total, Derivative, *SMOOTH))
+            smooth = isinstance(e, (Add, Mul, Total, Derivative, Outer, *SMOOTH))
     return bool(smooth) and all(map(is_smooth, e.args))
 
 

@@ -32,6 +32,7 @@ from sympy.core.function import AppliedUndef
 from ..bound import Bound
 from ..declared import Adapted, Block, temperature
 from ..dynamics import Dynamics
+from ..ensembles import Outer
 from ..operators import Applied, Diagonal, is_operator, operators_of, parts
 from ..random_points import random_value
 from ..sites import Sites
@@ -103,7 +104,7 @@ class _Writer(Sites):
 
     def entry(self, e: Expr, k: int, m: int, of_vectors: bool) -> Expr:
         """The entry of two blocks at sites k and m."""
-        if not (of_vectors and is_operator(e)):
+        if not (of_vectors and is_operator(e)) or e.has(Outer):
             return super().entry(e, k, m, of_vectors)
         return Add(*(self.image(F)[k, m] * self.at(c) for F, c in parts(e)))
 
