@@ -7,9 +7,9 @@ any recipe and word, none by hand.
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 
 from sympy import ImmutableMatrix, S, zeros
 
@@ -25,12 +25,52 @@ OF_FORMULAS = ("symbolic", "generator")
 DETERMINISTIC = (*OF_FORMULAS, "differential", "linear law", "one-step defect")
 
 
+def unaltered(step: Step) -> Step:
+    return step
+
+
+@dataclass(frozen=True, eq=False)
+class Wrong(Subject):
+    """A subject with a mistake, and the `origin` that has none.
+
+    A recipe `wrong` is compiled in place of the right one; `alter` and `alter_accepted` change the compiled step and
+    the accept-reject step.
+    """
+
+    origin: Subject | None = field(default=None, repr=False)
+    wrong: Recipe | None = None
+    alter: Callable[[Step], Step] = unaltered
+    alter_accepted: Callable[[Step], Step] = unaltered
+
+    right = property(lambda self: self.origin)
+    sde = property(lambda self: self.wrong or self.recipe)
+    derivatives = property(lambda self: self.origin.derivatives)
+    laws = property(lambda self: self.origin.laws)
+
+    def step(self, *, frozen: bool) -> Step:
+        if self.wrong is not None:
+            return super().step(frozen=frozen)
+        return self.alter(self.origin.still if frozen else self.origin.live)
+
+    @cached_property
+    def accepted(self) -> Step | str:
+        if self.wrong is not None:
+            return "the work is derived of the formulas, not of what is compiled in their place"
+        step = self.origin.accepted
+        return step if isinstance(step, str) else self.alter_accepted(step)
+
+
+def with_mistake(subject: Subject, **mistake) -> Wrong:
+    """The subject with a mistake: `wrong`, `alter` or `alter_accepted`."""
+    return Wrong(**{f.name: getattr(subject, f.name) for f in fields(Subject)}, origin=subject, **mistake)
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A wrong subject, and its mistake in words."""
 
     mistake: str
-    subject: Subject
+    subject: Wrong
 
     @property
     def kind(self) -> str:
@@ -58,9 +98,9 @@ class Mutant:
 def mutants(subject: Subject) -> Iterator[Mutant]:
     """All mutants of a subject: of its SDE, then of its text."""
     for mistake, wrong in wrong_recipes(subject.recipe):
-        yield Mutant(mistake, subject.mutant(wrong=wrong))
+        yield Mutant(mistake, with_mistake(subject, wrong=wrong))
     for mistake, change in wrong_texts(subject.live):
-        yield Mutant(mistake, subject.mutant(alter=partial(altered, change=change)))
+        yield Mutant(mistake, with_mistake(subject, alter=partial(altered, change=change)))
 
 
 # ---- of the SDE

@@ -21,7 +21,6 @@ from integrators.work import ACCEPTED
 from recipe import RecipeError
 from samplers.testing.cases import CASES
 from samplers.testing.layers.chains import accepted_chains, exact_start, moved_chains, noise_of
-from samplers.testing.layers.work import accepted_step
 from samplers.testing.strategies import recipes, schemes
 from samplers.testing.subject import subject_of
 
@@ -71,7 +70,7 @@ def plain_run(subject, energy, start, h, steps):
 
 def off(subject, energy, chains):
     """How far both chains are off, at the largest step size at which a third of the steps is accepted."""
-    step, targets = accepted_step(subject), subject.recipe.targets
+    step, targets = subject.accepted, subject.recipe.targets
     few = exact_start(subject, energy, 500)
 
     def share(states):
@@ -125,7 +124,7 @@ def test_every_stock_recipe_and_word_that_has_a_work_is_exact(name):
     cases = [
         (name, word, energy)
         for word, subject in subjects.items()
-        if not isinstance(accepted_step(subject), str)
+        if not isinstance(subject.accepted, str)
         for energy in subject.energies
     ]
     assert cases or name in WITHOUT_WORK
@@ -172,7 +171,7 @@ def random_scores(kind, chains, examples=60, each=EACH):
     scores = {}
     for recipe, word, pieces in drawn(kind, examples):
         subject = subject_of(recipe, word, pieces=pieces)
-        if isinstance(accepted_step(subject), str) or subject.unresolved:
+        if isinstance(subject.accepted, str) or subject.unresolved:
             continue
         energies = list(subject.energies)
         energy = energies[-1 - len(scores) % len(energies)]

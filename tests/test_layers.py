@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from covering import EVERY_MECHANISM
-from mutation import OF_FORMULAS
+from mutation import OF_FORMULAS, with_mistake
 from sympy import Symbol, exp, log, symbols
 
 import integrators
@@ -148,7 +148,7 @@ def test_the_law_of_several_energies_is_kept_and_that_of_a_wrong_energy_is_not(n
     recipe, word, wrong = SEVERAL[name]
     assert check(recipe, word, layers=["differential", "one-step defect", "stationary start"]).ok
     subject = subject_of(recipe, word)
-    (result,), _ = timed(LAYERS["one-step defect"](subject.mutant(wrong=replace(recipe, H=wrong))))
+    (result,), _ = timed(LAYERS["one-step defect"](with_mistake(subject, wrong=replace(recipe, H=wrong))))
     assert not result.ok
 
 
@@ -168,7 +168,7 @@ def test_a_proposal_that_knows_the_prior_is_accepted_by_its_work():
 
 def failing(mistake, word="B A O A B", recipe=UnderdampedLangevin, **more):
     """The layers that fail for a step whose text is changed."""
-    one = Subject(case_of(recipe), word, alter=lambda step: planted(step, mistake), **more)
+    one = with_mistake(Subject(case_of(recipe), word, **more), alter=lambda step: planted(step, mistake))
     return {name for name, layer in LAYERS.items() if any(not r.ok for r in layer(one))}
 
 
@@ -200,7 +200,7 @@ def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
         rows = getattr(wrong, name).as_mutable()
         rows[2] -= 1
         wrong.__dict__[name] = rows.as_immutable()
-    one = Subject(case_of(SGNHT), wrong=wrong)
+    one = with_mistake(Subject(case_of(SGNHT)), wrong=wrong)
     assert not all(r.ok for r in LAYERS["symbolic"](one))
     assert not all(r.ok for r in LAYERS["generator"](one))
     assert not all(r.ok for r in LAYERS["one-step defect"](one))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from certificates import RIGHT, ccadl
 from covering import covering
-from mutation import Mutant, wrong_recipes
+from mutation import Mutant, with_mistake, wrong_recipes
 from sympy import Symbol, tanh
 
 from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, vector
@@ -15,8 +15,7 @@ from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.grids import Unresolved
 from samplers.testing.laws import Composition
 from samplers.testing.metropolis import metropolis
-from samplers.testing.sites import sites_of
-from samplers.testing.subject import subject_of
+from samplers.testing.subject import sites_of, subject_of
 
 theta, p, r, s, xi = vector("theta"), vector("p"), vector("r"), vector("s"), scalar("xi")
 x, y, z, v = (scalar(name) for name in "xyzv")
@@ -88,7 +87,7 @@ def test_planted_mistakes_are_killed_by_the_generator_and_by_the_chains(name):
     right, wrong_ones = subject(name), list(wrong_recipes(subject(name).recipe))
     for k, mistake in enumerate(PLANTED[name]):
         wrong = next(recipe for text, recipe in wrong_ones if mistake in text)
-        mutant = Mutant(mistake, right.mutant(wrong=wrong))
+        mutant = Mutant(mistake, with_mistake(right, wrong=wrong))
         layers = ("generator", "one-step defect", "stationary start") if k == 0 else ("generator",)
         for layer in layers:
             assert mutant.killing_time(layer) is not None, (mistake, layer)
@@ -111,7 +110,7 @@ def test_a_mean_field_beside_a_constant_passes_and_its_gamma_is_seen():
     recipe = Recipe(name="mean-field", state=(theta,), H=U, D={theta: D}, scheme="Euler")
     assert assert_stationary(recipe, layers=["generator", "stationary start"]).left_out == ()
     wrong = dict(wrong_recipes(recipe))["Gamma[theta] dropped"]
-    assert Mutant("Gamma", subject_of(recipe).mutant(wrong=wrong)).killing_time("generator") is not None
+    assert Mutant("Gamma", with_mistake(subject_of(recipe), wrong=wrong)).killing_time("generator") is not None
 
 
 # ---- laws without a grid
@@ -123,7 +122,8 @@ def test_a_banana_passes_every_layer_of_the_law():
     report = assert_stationary(banana)
     assert report.left_out == () and {r.layer for r in report.results} >= set(OF_THE_LAW) - {"non-Gaussian"}
     for mistake, wrong in [*wrong_recipes(banana)][-2:]:
-        assert Mutant(mistake, subject_of(banana).mutant(wrong=wrong)).killing_time("generator") is not None, mistake
+        mutant = Mutant(mistake, with_mistake(subject_of(banana), wrong=wrong))
+        assert mutant.killing_time("generator") is not None, mistake
 
 
 def test_an_energy_of_the_caller_may_be_one_that_no_grid_resolves():
@@ -145,7 +145,7 @@ def test_what_is_neither_normal_nor_on_a_grid_is_drawn():
         results = list(LAYERS[layer](one))
         assert results and all(r.ok for r in results), results
         wrong = dict(wrong_recipes(recipe))["noise sqrt(4 D) for sqrt(2 D)"]
-        assert Mutant("noise", one.mutant(wrong=wrong)).killing_time(layer) is not None, layer
+        assert Mutant("noise", with_mistake(one, wrong=wrong)).killing_time(layer) is not None, layer
 
 
 def test_many_sources_of_noise_and_a_jump_are_drawn():

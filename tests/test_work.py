@@ -14,7 +14,7 @@ import sympy
 import torch
 from certificates import ACCEPTED, NOT_ACCEPTED, p, turned
 from covering import covering, slow
-from mutation import altered, wrong_texts
+from mutation import altered, with_mistake, wrong_texts
 from sympy import Matrix, S
 from zoo import NOSE_HOOVER, QUARTIC, compiled
 
@@ -45,7 +45,6 @@ from samplers.checkpoints import Folder
 from samplers.running import watching
 from samplers.testing.cases import CASES as CASES_OF_STOCK
 from samplers.testing.layers import LAYERS
-from samplers.testing.layers.work import accepted_step
 from samplers.testing.subject import subject_of
 
 FLOATS = torch.float32, torch.float64
@@ -357,10 +356,10 @@ HARMLESS = (
 )
 def test_the_layer_of_the_work_kills_what_breaks_the_law_of_an_accepted_step(name, word):
     subject = subject_of(CASES_OF_STOCK[name].recipe, word)
-    mistakes = list(wrong_texts(accepted_step(subject)))
+    mistakes = list(wrong_texts(subject.accepted))
     alive = []
     for mistake, change in mistakes:
-        mutant = subject.mutant(alter_accepted=partial(altered, change=change))
+        mutant = with_mistake(subject, alter_accepted=partial(altered, change=change))
         if all(r.ok for r in LAYERS["work"](mutant)):
             alive.append(mistake)
     assert len(alive) < len(mistakes) / 3

@@ -4,8 +4,8 @@ The law is exp(-H/T) with U of one well or of two, at a temperature, masses and 
 quantities are frozen, and gradients have noise of the variance that the recipe's budget states.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -24,7 +24,7 @@ from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.arguments import check_names
 from recipe.sites import Sites
-from recipe.symbols import Block, Partial, Potential, is_site, num_data, step_number, step_size, total
+from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
 
 from ..stock import named
@@ -33,17 +33,13 @@ from .cases import Case, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
 from .laws import Law
-from .sites import sites_of
 
 Points = dict[Block, np.ndarray]
 Energies = dict[Potential, sympy.Expr]  # of one site
 
 FROZEN_AT = {"positive": 0.9, "nonnegative": 0.7, "fraction": 0.4, "real": 0.35}
+SEVERAL = 3  # sites of a recipe whose sites are coupled
 DRAW_NODES, GRADIENT_NODES, MOST_POINTS = 4, 3, 2_000_000  # of a quadrature over state and noise
-
-
-def _unaltered(step):
-    return step
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,64 +47,53 @@ class Subject:
     """A step to be checked, and the recipe whose law it should have.
 
     `energy`: of one coordinate, summed over the target's coordinates, or of all of them, or such energies by the names
-    of potentials; by default there are several.
-    Mutants have a recipe `wrong`, compiled in place of the right one, or functions that change the compiled step,
-    `alter`, and the accept-reject step, `alter_accepted`; `origin` is the right subject of a mutant. `chains` and
-    `seed` are for runs from a stationary start.
+    of potentials; by default there are several. `chains` and `seed` are for runs from a stationary start. A subject
+    with a mistake is compared with its `right` one.
     """
 
     case: Case
     scheme: Any = None
     pieces: Mapping | None = None
     energy: Energy | Mapping[str, Energy] | None = None
-    wrong: Recipe | None = None
-    alter: Callable[[Step], Step] = _unaltered
-    alter_accepted: Callable[[Step], Step] = _unaltered
     chains: int = 20_000
     seed: int = 0
     backend: str = "torch"
-    origin: "Subject | None" = field(default=None, repr=False)
 
     @property
     def recipe(self) -> Recipe:
         """The recipe whose law the step should have."""
         return self.case.recipe
 
-    @cached_property
+    @property
     def right(self) -> "Subject":
-        """The subject without its mistake, shared by all mutants of a subject."""
-        if self.wrong is None and self.alter is self.alter_accepted is _unaltered:
-            return self
-        return self.origin or replace(self, wrong=None, alter=_unaltered, alter_accepted=_unaltered)
+        """The subject without a mistake: this one."""
+        return self
 
-    def mutant(self, **mistake: Any) -> "Subject":
-        """The subject with a mistake: `wrong`, `alter` or `alter_accepted`."""
-        return replace(self, **mistake, origin=self)
+    @property
+    def sde(self) -> Recipe:
+        """The recipe whose SDE the step discretises."""
+        return self.recipe
 
     @cached_property
     def certificate(self) -> Certificate:
         """The certificate of the discretised SDE, at the given values of parameters."""
-        sde = self.wrong or self.recipe
-        known = {s.name for s in sde.parameters}
+        known = {s.name for s in self.sde.parameters}
         values: dict[str, Any] = {name: x for name, x in self.case.values.items() if name in known}
-        return sde.check(**values)
+        return self.sde.check(**values)
 
     # ---- the compiled step
 
     def step(self, *, frozen: bool) -> Step:
         """The step, with adapted quantities frozen or adapting."""
-        if self.wrong is None and self.right is not self:
-            return self.alter(self.right.still if frozen else self.right.live)
         noisy = frozen and any(self.recipe.supplied)  # a gradient that is carried over would carry its noise
-        step = integrators.compile(
-            self.wrong or self.recipe,
+        return integrators.compile(
+            self.sde,
             " ".join([EULER, *self.recipe.jumps]) if self.leaves_out else self.scheme,
             pieces=self.pieces,
             freeze=[a.name for a in self.recipe.adapted] if frozen else (),
             backend=self.backend,
             reuse_gradient=not noisy,
         )
-        return self.alter(step)
 
     @cached_property
     def leaves_out(self) -> bool:
@@ -127,6 +112,15 @@ class Subject:
     def still(self) -> Step:
         """The step with frozen adapted quantities."""
         return self.step(frozen=True)
+
+    @cached_property
+    def accepted(self) -> Step | str:
+        """The accept-reject step with frozen adapted quantities; as text, the reason where there is none."""
+        frozen = [a.name for a in self.recipe.adapted]
+        try:
+            return integrators.metropolised(self.recipe, self.scheme, pieces=self.pieces, freeze=frozen)
+        except RecipeError as error:
+            return f"there is no work: {error.what}"
 
     # ---- numbers
 
@@ -161,8 +155,6 @@ class Subject:
     @cached_property
     def derivatives(self) -> dict[str, dict[str, Any]]:
         """U of all chains and its derivatives, or dicts of them by potential, by name of the energy."""
-        if self.right is not self:
-            return self.right.derivatives
         return {name: self._derivatives_of(energies) for name, energies in self.energies.items()}
 
     def _derivatives_of(self, energies):
@@ -199,8 +191,6 @@ class Subject:
     @cached_property
     def laws(self) -> dict[str, Law]:
         """exp(-H/T), by name of the energy."""
-        if self.right is not self:
-            return self.right.laws
         more = TEMPERATURE, self.numbers, self.noise_points
         return {name: Law(self.recipe, self.sites, U, *more) for name, U in self.energies.items()}
 
@@ -334,6 +324,33 @@ def _on(energy, blocks, where):
     if len(energy.coordinates) > 1:
         return U.xreplace(dict(zip(energy.coordinates, blocks)))
     return sympy.Add(*(U.xreplace({energy.coordinates[0]: b}) for b in blocks))
+
+
+def sites_of(recipe: Recipe) -> int:
+    """The number of sites that a check of a recipe needs: several where D, Q or H has a mean field, else 1.
+
+    The value of U is a sum over sites.
+
+    >>> from samplers import SGNHT
+    >>> sites_of(SGNHT)
+    1
+    """
+    sums = {U: Total(sympy.Add(*U.blocks)) for U in recipe.potentials if any(b.is_vector for b in U.blocks)}
+    H, *others = (e.xreplace(sums) for e in (recipe.H, *recipe.D, *recipe.Q))
+    return SEVERAL if any(map(_fields, others)) or _couples_sites(H) else 1
+
+
+def _fields(e):
+    """The totals of a formula that depend on blocks, unlike n."""
+    return {t for t in e.atoms(Total) if any(isinstance(s, Block) for s in t.integrand.free_symbols)}
+
+
+def _couples_sites(H):
+    """Whether H, given the scalar blocks, is anything but a sum over sites."""
+    outside, totals = masked(H, Total)
+    fields = [d for d, t in totals.items() if _fields(t)]
+    nested = any(_fields(t.integrand) for t in totals.values())
+    return nested or any(outside.diff(d).has(*fields) for d in fields)
 
 
 def is_open(recipe: Recipe) -> bool:

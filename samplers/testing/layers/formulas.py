@@ -11,8 +11,7 @@ from ..subject import Subject
 
 def symbolic(subject: Subject) -> Results:
     """Checks the Fokker-Planck residual of the drift that the step discretises, and the findings of the certificate."""
-    recipe = subject.wrong or subject.recipe
-    rest = recipe.residual()
+    rest = subject.sde.residual()
     terms = 0 if rest == 0 else len(sympy.Add.make_args(rest))
     yield Result(
         "symbolic",
@@ -30,11 +29,10 @@ def symbolic(subject: Subject) -> Results:
 
 def generator(subject: Subject) -> Results:
     """Checks E[L phi] = 0 for monomials phi of degree 1 to 4 of the features, with L of the discretised SDE."""
-    sde = subject.wrong or subject.recipe
     if subject.unresolved:
         return subject.unresolved
     for name in subject.energies:
-        defects = subject.laws[name].defects(sde)
+        defects = subject.laws[name].defects(subject.sde)
         phi, defect = max(defects.items(), key=lambda item: abs(item[1]))
         yield Result(
             "generator",

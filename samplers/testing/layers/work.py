@@ -8,10 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-import integrators
-from integrators.step import Step
 from integrators.work import ACCEPTED, WORK
-from recipe import RecipeError
 
 from ..arguments import TEMPERATURE
 from ..features import features_of
@@ -29,7 +26,7 @@ ROUNDING = 1e-9  # of a work that is 0
 
 def work(subject: Subject) -> Results:
     """Checks the identity of the work, and the law of the accepted step, at a step size with rejected steps."""
-    step = accepted_step(subject)
+    step = subject.accepted
     if isinstance(step, str):
         return Inapplicable(step)
     if subject.unresolved:
@@ -51,30 +48,12 @@ def work(subject: Subject) -> Results:
     return None
 
 
-def accepted_step(subject: Subject) -> Step | str:
-    """The accept-reject step of a subject, with its mistake; as text, the reason where there is none."""
-    if subject.wrong is not None:
-        return "the work is derived of the formulas, not of what is compiled in their place"
-    step = _accepted_step(subject.right)
-    return step if isinstance(step, str) else subject.alter_accepted(step)
-
-
-@lru_cache(maxsize=4)
-def _accepted_step(subject):
-    frozen = [a.name for a in subject.recipe.adapted]
-    try:
-        return integrators.metropolised(subject.recipe, subject.scheme, pieces=subject.pieces, freeze=frozen)
-    except RecipeError as error:
-        return f"there is no work: {error.what}"
-
-
 @lru_cache(maxsize=4)
 def _step_size(right):
     """The largest of the step sizes 1, 1/2, 1/4, ... at which most steps are accepted."""
-    step = accepted_step(right)
     h = LARGEST
     for _ in range(HALVINGS):
-        if _share(_run(right, step, h, 2)[1]) >= ACCEPTED_SHARE:
+        if _share(_run(right, right.accepted, h, 2)[1]) >= ACCEPTED_SHARE:
             break
         h /= 2
     return h
