@@ -5,7 +5,20 @@ from math import e
 from exhibit import Exhibit
 from sympy import exp, log
 
-from recipe import Recipe, copies, kick, mapped, positive, potential, scalar, swap, total, vector
+from recipe import (
+    Recipe,
+    copies,
+    kick,
+    mapped,
+    outer,
+    particles,
+    positive,
+    potential,
+    scalar,
+    swap,
+    total,
+    vector,
+)
 
 theta, p = vector("theta"), vector("p")
 gamma = positive("gamma", default=1.0, doc="friction rate")
@@ -64,9 +77,36 @@ of_rate = Recipe(
     scheme="B A O A B",
 )
 
+# Particles that read one another, with the law of U for each: Langevin dynamics in the metric of their covariance, of
+# which Gamma is the correction of the ensemble Kalman sampler. Garbuno-Inigo, Nuesken & Reich 2020.
+ensemble = particles(theta, 4)
+mean = sum(ensemble) / len(ensemble)
+uneven = sum(total(x**4 / 4 - x / 2) for x in ensemble)
+aldi = Recipe(
+    name="aldi",
+    source="Garbuno-Inigo, Nuesken & Reich 2020",
+    state=ensemble,
+    target=ensemble,
+    H=uneven,
+    D=dict.fromkeys(ensemble, sum(outer(x - mean) for x in ensemble) / len(ensemble)),
+)
+
+# Stein variational gradient descent with the noise of its kernel, of which Gamma is the repulsion. Gallego & Insua
+# 2018; Nuesken & Renger 2023.
+stein = Recipe(
+    name="stein-with-noise",
+    source="Nuesken & Renger 2023",
+    state=ensemble,
+    target=ensemble,
+    H=uneven,
+    D={(x, y): exp(-total((x - y) ** 2) / 2) / len(ensemble) for k, x in enumerate(ensemble) for y in ensemble[k:]},
+)
+
 GALLERY = [
     Exhibit(mapped(of_rate, rate=vector("z"), by=exp), density=lambda x: x * e ** min(-x, 0.0) if x > 0 else 0.0),
     Exhibit(respa, 0.3, steps=2000, energy=OF_BANANA),
     Exhibit(replicas.bind(U=lambda z: (z**2 - 1) ** 2), 0.01),
     Exhibit(exchange.bind(U=lambda z: 6 * (z**2 - 1) ** 2 + z / 2), 0.002),
+    Exhibit(aldi, 0.01, steps=20_000),
+    Exhibit(stein, 0.02, steps=20_000),
 ]

@@ -73,13 +73,14 @@ class Exhibit:
             draws = samplers.sample(recipe, init=self._start(1), **arguments)
         else:
             draws = samplers.sample(recipe, self.energy, init=self._start(2), **arguments)
-        values = torch.stack([draws[name] for name in targets], 2) if len(targets) > 1 else draws[targets[0]]
+        own = [draws[name] for name in targets]  # of particles, draws of one law
+        values = torch.cat(own, 1) if recipe.targets[0].is_vector else torch.stack(own, 2)
         return {f"theta[{k}]": values[:, :, k] for k in range(values.shape[2])}
 
     def _start(self, sites: int) -> Any:
         targets = self.recipe.targets
         if len(targets) > 1:
-            return {b.name: torch.zeros(()) for b in targets}
+            return {b.name: torch.full((sites,) * b.is_vector, float(k * b.is_vector)) for k, b in enumerate(targets)}
         first = self.recipe.maps[targets[0]].theta if self.recipe.maps else targets[0]
         return torch.full((sites,), float(first.domain.start))
 
