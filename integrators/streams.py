@@ -14,6 +14,7 @@ POINT = 0x8004  # the seeds of starts that are drawn from a law, by block
 SPREAD = 0x8005  # displacements of spread-out starts, by block
 RAY = 0x8006  # directions from the start in which an energy is tried, by block
 REFERENCE = 0x8007  # draws of the reference of annealing, by part of the reference
+PREDICTED = 0x8008  # the seeds of data at draws of a model, step 0, and of draws of its prior, step 1
 JITTER = 0xEFFE  # step sizes of annealing, by step
 EXCHANGE = 0xEFFF  # exchanges of temperatures, by step
 BATCH = range(0xFFFE, EXCHANGE, -1)  # the rows of the minibatches of a step, in the order of its gradients

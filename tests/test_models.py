@@ -10,6 +10,7 @@ from error_budget import CLAIMS, standard_score
 from torch.distributions import (
     Bernoulli,
     Beta,
+    Categorical,
     Dirichlet,
     Distribution,
     Gamma,
@@ -18,6 +19,7 @@ from torch.distributions import (
     InverseGamma,
     LKJCholesky,
     LogNormal,
+    MixtureSameFamily,
     MultivariateNormal,
     Normal,
     Pareto,
@@ -329,6 +331,76 @@ def test_a_reference_that_is_none_of_the_variables_is_refused(priors, how, messa
     energy = model(priors, lambda v: sum(v.values()), constraints=how.get("constraints"))
     with pytest.raises(RecipeError, match=message):
         samplers.evidence(HMC, energy, reference=how.get("reference"))
+
+
+# ---- data by name
+
+PARTS = Categorical(of(0.3, 0.7)), Normal(of(-2.0, 1.0), of(0.5, 1.0))
+GAP = {"y": (lambda v: Normal(v["mu"], ONE), of(1.0, math.nan, 3.0)), "twice": lambda v: 2 * v["mu"]}
+
+
+def test_data_by_name_are_the_likelihood_that_is_written_by_hand_and_what_is_missing_is_left_out():
+    by_name = model({"mu": Normal(ZERO, ONE)}, GAP)
+    by_hand = model({"mu": Normal(ZERO, ONE)}, lambda v: Normal(v["mu"], ONE).log_prob(of(1.0, 3.0)))
+    how = dict(steps=5, step_size=0.1, progress=False)
+    torch.testing.assert_close(sample(HMC, by_name, **how)["mu"], sample(HMC, by_hand, **how)["mu"])
+
+
+def test_data_that_are_predicted_have_their_law_given_the_draws_and_noise_of_their_own():
+    """y ~ N(mu, 1) at draws of mu ~ N(0, 1): y - mu and mu are not correlated, nor are two values of y - mu."""
+    one = model({"mu": Normal(ZERO, ONE)}, GAP)
+    draws = one.prior(3000, seed=3)
+    says = one.predictive(draws, seed=3)
+    assert says["y"].shape == (1, 3000, 3) and torch.equal(says["twice"], 2 * draws["mu"])
+    noise = torch.cat([says["y"] - draws["mu"][..., None], draws["mu"][..., None]], -1)[0]
+    second_moments = noise.T @ noise / len(noise)
+    assert (second_moments - torch.eye(4)).abs().max() < 6.7 * (2 / len(noise)) ** 0.5
+    assert torch.equal(one.predictive(draws, seed=3)["y"], says["y"])
+    assert not torch.equal(one.predictive(draws, seed=4)["y"], says["y"])
+
+
+def test_a_mixture_is_a_prior_on_the_support_of_its_parts():
+    law = MixtureSameFamily(*PARTS)
+    draws = sample(HMC, model({"x": law}, lambda v: 0 * v["x"]), seed=8, **SMALL)
+    second = float((PARTS[0].probs * (PARTS[1].variance + PARTS[1].mean ** 2)).sum())
+    check(draws, {"x": (lambda d: d["x"], float(law.mean)), "x^2": (lambda d: d["x"] ** 2, second)})
+    positive = model({"x": MixtureSameFamily(PARTS[0], Gamma(of(2.0, 5.0), of(1.0, 1.0)))}, lambda v: 0 * v["x"])
+    assert (sample(HMC, positive, steps=9, step_size=1.0, progress=False)["x"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"mu": (lambda v: Normal(v["mu"], ONE), ONE)}, "the name of a variable too"),
+        ({"y": (lambda v: v["mu"], ONE)}, "data have a law, and the function gives a Tensor"),
+        ({"y": (lambda v: Normal(v["mu"], ONE), 3.0)}, r"Write \{'y': \(lambda v"),
+        ({"twice": lambda v: 2 * v["mu"]}, "no data are given with a law"),
+        ({"y": (lambda v: Normal(v["mu"], torch.ones(2)), torch.ones(3))}, r"shape \(2,\), its data \(3,\)"),
+        (GAP | {"half": lambda v: 0.5}, "the function gives a float"),
+        ({"y": (lambda v: Normal(v["nu"], ONE), ONE)}, "no variable 'nu'"),
+        (
+            {"y": (lambda v: MultivariateNormal(v["mu"].expand(2), torch.eye(2, dtype=F64)), of(1.0, math.nan))},
+            "missing, and its law is of .* Give what is missing a name",
+        ),
+    ],
+)
+def test_data_by_name_that_have_no_law_are_refused(data, message):
+    with pytest.raises(RecipeError, match=message):
+        model({"mu": Normal(ZERO, ONE)}, data)(dict(mu=ZERO))
+
+
+def test_predictions_ask_for_laws_and_for_draws_of_the_model():
+    one = model({"mu": Normal(ZERO, ONE)}, GAP)
+    with pytest.raises(RecipeError, match="no draws of 'mu'"):
+        one.predictive({"nu": torch.zeros(1, 2)})
+    with pytest.raises(RecipeError, match=r"draws of 'mu' have the shape \(4,\)"):
+        one.predictive({"mu": torch.zeros(1, 2, 4)})
+    with pytest.raises(RecipeError, match="the likelihood is a function of the variables"):
+        SCHOOLS.predictive(SCHOOLS.prior(2))
+    with pytest.raises(RecipeError, match="the run has others. Leave data out"):
+        sample(SGLD, one, data=of(1, 2), batch_size=2, steps=1, step_size=0.1, progress=False)
+    with pytest.raises(RecipeError, match="cuts the prior of 'mu'"):
+        model({"mu": Normal(ZERO, ONE)}, GAP, constraints={"mu": constraints.positive}).prior(3)
 
 
 # ---- refusals

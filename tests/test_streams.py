@@ -41,6 +41,8 @@ ASKING = {  # by file and function, the draw that is asked for
     ("ensemble.py", "__init__"): "NETWORK",
     ("minibatches.py", "order"): "ORDER",
     ("swag.py", "sample"): "SWAG_",
+    ("observed.py", "predicted"): "PREDICTED",
+    ("model.py", "prior"): "PREDICTED",
 }
 FOR = {("pairs.py", "pairs"): "PAIR", ("pairs.py", "slopes"): "SLOPE", ("divergence.py", "_moved"): "STRETCH"}
 
@@ -97,6 +99,11 @@ def trained():
         optimizer.step()
 
 
+def predicted():
+    one = samplers.model({"mu": Normal(0.0, 1.0)}, {"y": (lambda v: Normal(v["mu"], 1.0), torch.zeros(2))})
+    one.predictive(one.prior(2, seed=SEED), seed=SEED)
+
+
 def fitted():
     SWAG.of(torch.randn(5, SITES, generator=torch.Generator().manual_seed(0))).sample(3, seed=SEED)
 
@@ -120,6 +127,7 @@ RUNS = {
     "annealing by part": annealed_by_part,
     "training": trained,
     "SWAG": fitted,
+    "predictive": predicted,
     "pilots": piloted,
 }
 

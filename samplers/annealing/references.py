@@ -147,7 +147,8 @@ def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Ref
     if isinstance(reference, Energy):
         reference = _gaussian(reference, where)
     if isinstance(energy, Model) and reference is None:
-        return _prior_of(energy, where)
+        energy.check_prior(where, ", or pass reference=")
+        return PriorOf({}, Layout(energy.shapes, energy.coordinates), model=energy)
     parts = dict(reference) if isinstance(reference, Mapping) else {names[0]: reference}
     if isinstance(energy, Model) and not (energy.is_free and set(energy.centred.values()) <= {1.0}):
         return _of_variables(parts, energy, where)
@@ -158,15 +159,6 @@ def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Ref
         what = f"it has {law.sites} coordinates, and the energy {len(energy.coordinates)}"
         raise RecipeError(where, what, do="Give a law of the same coordinates.")
     return law
-
-
-def _prior_of(model: Model, where: str) -> PriorOf:
-    """The prior of a model; refused where a constraint cuts off a part of it that is not known."""
-    for name, variable in model.coordinates.variables.items():
-        if variable.constraint is not None:
-            what = f"a constraint cuts the prior of '{name}', and what is left of it does not integrate to 1"
-            raise RecipeError(where, what, do="Take a prior of this support, a HalfNormal say, or pass reference=.")
-    return PriorOf({}, Layout(model.shapes, model.coordinates), model=model)
 
 
 def _of_variables(parts: Mapping, model: Model, where: str) -> Reference:

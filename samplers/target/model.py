@@ -8,13 +8,15 @@ import torch
 from torch.distributions.constraints import Constraint
 from torch.func import vmap
 
-from integrators.streams import seed_of
+from integrators import noise
+from integrators.streams import PREDICTED, seed_of
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.results import html_table
 
 from .coordinates import Coordinates
 from .layout import Layout
+from .observed import Observed, observed_of, predictive
 from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
 
 Shapes = dict[str, tuple[int, ...]]
@@ -85,7 +87,7 @@ class Model:
 
     `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: a random start of all variables by name,
     from torch's global generator, seeded by the caller; `log_prior(theta)`: of one chain, with `draw` its draws;
-    `num_data`: the number of data, None without.
+    `num_data`: the number of data, None without; `log_likelihood`: where it is known apart, an Observed of named data.
     """
 
     coordinates: Constrained
@@ -93,6 +95,7 @@ class Model:
     draw: Callable[[], Mapping[str, torch.Tensor]]
     log_prior: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
     num_data: int | None = None
+    log_likelihood: Callable | None = None
 
     @property
     def shapes(self) -> Shapes:
@@ -128,6 +131,41 @@ class Model:
         """U at the values of the variables of one chain, on a batch."""
         with unchecked:
             return -self.log_density(theta, *batch)
+
+    def prior(self, draws: int, *, seed: int = 0) -> dict[str, torch.Tensor]:
+        """Draws of the prior by variable, `(1, draws, *shape)`; refused where a constraint cuts it.
+
+        >>> from torch.distributions import HalfNormal
+        >>> model({"s": HalfNormal(1.0)}, lambda v: 0 * v["s"]).prior(5)["s"].shape
+        torch.Size([1, 5])
+        """
+        self.check_prior("model, prior", "")
+        number = integer("model, prior", "draws", draws, least=1)
+        (own,) = noise.seeds(integer("model, prior", "seed", seed, least=0), 1, PREDICTED, 1)
+        with seeded(own):
+            rows = torch.stack([_flat(self.draw()) for _ in range(number)])
+        return Layout(self.shapes).by_name(rows[None])
+
+    def predictive(self, draws: Mapping[str, torch.Tensor], *, seed: int = 0) -> dict[str, torch.Tensor]:
+        """Data and quantities by name at draws of the variables, `(chains, draws, *shape)`, as of `sample` or `prior`.
+
+        Values that are missing among the data are drawn like the others. Raises RecipeError where the likelihood is a
+        function, and for draws of other variables.
+
+        >>> from torch.distributions import Normal
+        >>> data = {"y": (lambda v: Normal(v["mu"], 1.0), torch.zeros(3)), "square": lambda v: v["mu"] ** 2}
+        >>> one = model({"mu": Normal(0.0, 1.0)}, data)
+        >>> {name: tuple(x.shape) for name, x in one.predictive(one.prior(5)).items()}
+        {'y': (1, 5, 3), 'square': (1, 5)}
+        """
+        return predictive(self, draws, seed)
+
+    def check_prior(self, where: str, do: str) -> None:
+        """Refuses a constraint that cuts off a part of a prior that is not known."""
+        for name, variable in self.coordinates.variables.items():
+            if variable.constraint is not None:
+                what = f"a constraint cuts the prior of '{name}', and what is left of it does not integrate to 1"
+                raise RecipeError(where, what, do=f"Take a prior of this support, a HalfNormal say{do}.")
 
     def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
         """A draw of the priors for each chain, `(chains, numbers)`: a function of the seed and the chain's number."""
@@ -180,7 +218,7 @@ class Joint:
 
 def model(
     priors: Mapping[str, Prior],
-    log_likelihood: Callable[..., Any],
+    log_likelihood: Callable[..., Any] | Mapping[str, Any],
     *,
     constraints: Mapping[str, Constraint] | None = None,
     centred: Mapping[str, float] | None = None,
@@ -192,7 +230,9 @@ def model(
 
     `priors`: by name, in order, torch.distributions of one chain's values, or functions that return one from a dict of
     the variables before. `log_likelihood(theta)`: a number, or terms to be summed, from a dict by name, of one chain;
-    with `data` in a run `log_likelihood(theta, batch)`, one value per row, whose mean is multiplied by `num_data`.
+    with `data` in a run `log_likelihood(theta, batch)`, one value per row, whose mean is multiplied by `num_data`. Or
+    data by name, each with the function of theta that has their law, `{"y": (law, y)}`, with nan where a value is
+    missing, beside quantities, `{"sum": function}`: `predictive` draws and computes them.
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
     support of the prior or for `constraints` by variable, which truncate the prior without its constant. A variable
@@ -212,6 +252,8 @@ def model(
     True
     """
     variables = variables_of(priors, constraints, centred)
+    if isinstance(log_likelihood, Mapping):
+        log_likelihood = observed_of(log_likelihood, priors)
     if not callable(log_likelihood):
         what = f"the log likelihood is a function of a dict of variables, got {log_likelihood!r}"
         raise RecipeError("model", what, do="Write lambda theta: Normal(theta['mu'], 1.0).log_prob(y).")
@@ -221,8 +263,10 @@ def model(
         for name, variable in variables.items():
             variable.check(before)
             before[name] = variable.draw(before)
+        if isinstance(log_likelihood, Observed):
+            log_likelihood.draw(before)
     joint = Joint(variables, log_likelihood, rows)
-    return Model(constrained(variables, before), joint, joint.draw, joint.log_prior, rows)
+    return Model(constrained(variables, before), joint, joint.draw, joint.log_prior, rows, log_likelihood)
 
 
 def constrained(variables: Mapping[str, Variable], values: Mapping[str, torch.Tensor]) -> Constrained:

@@ -63,6 +63,7 @@ class _Ordered(Constraint):
 
 ordered = _Ordered()
 biject_to.register(_Ordered, lambda constraint: OrderedTransform())
+biject_to.register(constraints.MixtureSameFamilyConstraint, lambda constraint: biject_to(constraint.base_constraint))
 
 
 class ByName(dict):

@@ -1,0 +1,121 @@
+"""Data of a model by name, with their laws given its variables: the likelihood, and draws of data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributions import Distribution
+
+from integrators import noise
+from integrators.streams import PREDICTED
+from recipe.arguments import integer
+from recipe.errors import RecipeError
+
+from .variables import ByName, Values, seeded, unchecked
+
+LAW = "Write {'y': (lambda v: Normal(v['mu'], 1.0), y)}, or without data {'sum': lambda v: v['a'] + v['b']}."
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Laws of data given the variables, and quantities of these, by name; `data`: nan where a value is missing.
+
+    >>> from torch.distributions import Normal
+    >>> y = torch.tensor([1.0, torch.nan])
+    >>> seen = Observed({"y": lambda v: Normal(v["mu"], 1.0), "twice": lambda v: 2 * v["mu"]}, {"y": y})
+    >>> float(seen({"mu": torch.tensor(1.0)}))                                     # -log(2 pi)/2, of one value
+    -0.9189385175704956
+    >>> {name: tuple(x.shape) for name, x in seen.draw({"mu": torch.tensor(1.0)}).items()}
+    {'y': (2,), 'twice': ()}
+    """
+
+    functions: Mapping[str, Callable]
+    data: Mapping[str, torch.Tensor]
+
+    def __call__(self, theta: Values, *batch: Any) -> torch.Tensor:
+        """The log likelihood of the data that are not missing."""
+        if batch:
+            what = "the model has its data by name, and the run has others"
+            raise RecipeError("model", what, do="Leave data out, or write the likelihood as a function of a batch.")
+        return torch.stack([self._of(name, y, theta) for name, y in self.data.items()]).sum()
+
+    def _of(self, name: str, y: torch.Tensor, theta: Values) -> torch.Tensor:
+        missing = y.isnan()
+        law = self.at(name, theta)
+        if not missing.any():
+            return law.log_prob(y).sum()
+        if law.event_shape:
+            what = f"values of '{name}' are missing, and its law is of {tuple(law.event_shape)} values together"
+            raise RecipeError("model", what, do="Give what is missing a name among the variables.")
+        inside = y[~missing][:1].sum()  # a value that the law has; 0 where all are missing
+        return law.log_prob(y.where(~missing, inside)).where(~missing, 0.0).sum()
+
+    def at(self, name: str, theta: Values) -> Any:
+        """The law of data of one name at theta, of their shape; or the quantity of this name."""
+        found = self.functions[name](ByName(theta))
+        where = f"model, {name!r}"
+        if name in self.data:
+            if not isinstance(found, Distribution):
+                raise RecipeError(where, f"data have a law, and the function gives a {type(found).__name__}", do=LAW)
+            shape = tuple(self.data[name].shape)
+            try:
+                return found.expand(torch.Size(shape[: len(shape) - len(found.event_shape)]))
+            except (RuntimeError, ValueError) as error:
+                own = tuple(found.batch_shape + found.event_shape)
+                raise RecipeError(
+                    where, f"its law has the shape {own}, its data {shape}", do="Give one law each."
+                ) from error
+        if not isinstance(found, (Distribution, torch.Tensor)):
+            raise RecipeError(where, f"the function gives a {type(found).__name__}", do=LAW)
+        return found
+
+    def draw(self, theta: Values) -> dict[str, torch.Tensor]:
+        """Data and quantities at theta, by name; data are drawn from torch's generator."""
+        found = {name: self.at(name, theta) for name in self.functions}
+        return {name: x.sample() if isinstance(x, Distribution) else x for name, x in found.items()}
+
+    @torch.no_grad()
+    def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+        """`draw` at every draw of the variables, `(chains, draws, ...)`; each chain has noise of its own."""
+        chains, number = next(iter(draws.values())).shape[:2]
+        rows: list[dict[str, torch.Tensor]] = []
+        for chain, own in enumerate(noise.seeds(seed, 0, PREDICTED, chains)):
+            with seeded(own), unchecked:
+                rows += [self.draw({name: x[chain, k] for name, x in draws.items()}) for k in range(number)]
+        stacked = {name: torch.stack([row[name] for row in rows]) for name in self.functions}
+        return {name: x.unflatten(0, (chains, number)) for name, x in stacked.items()}
+
+
+def observed_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
+    """Data with their laws, and quantities, by name: `(law, data)`, or a function; refused for names of variables."""
+    functions: dict[str, Callable] = {}
+    data: dict[str, torch.Tensor] = {}
+    for name, entry in given.items():
+        where = f"model, {name!r}"
+        law, *y = entry if isinstance(entry, tuple) else (entry,)
+        if not callable(law) or len(y) > 1 or not all(map(torch.is_tensor, y)):
+            raise RecipeError(where, f"it is {entry!r}", do=LAW)
+        if name in names:
+            raise RecipeError(where, "it is the name of a variable too", do="Choose another one.")
+        functions[name] = law
+        data |= {name: y[0]} if y else {}
+    if not data:
+        raise RecipeError("model", "no data are given with a law", do=LAW)
+    return Observed(functions, data)
+
+
+def predictive(model: Any, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """What `Model.predictive` gives, checked."""
+    where = "model, predictive"
+    if not isinstance(model.log_likelihood, Observed):
+        what = "the likelihood is a function of the variables, from which no data are drawn"
+        raise RecipeError(where, what, do=LAW)
+    for name, shape in model.shapes.items():
+        got = tuple(draws[name].shape[2:]) if name in draws else None
+        if got != shape:
+            what = f"there are no draws of '{name}'" if got is None else f"draws of '{name}' have the shape {got}"
+            raise RecipeError(where, what, do=f"Pass draws of the model: (chains, draws, *{shape}).")
+    return model.log_likelihood.predicted(
+        {name: draws[name] for name in model.shapes}, integer(where, "seed", seed, least=0)
+    )
