@@ -57,7 +57,7 @@ def stationary_word(recipe: Recipe) -> tuple[Scheme, dict[str, Flow]]:
         update = law.mean + times(sqrt(T / law.precision), draw)
         equation = f"{b} ~ N({law.mean}, T/({law.precision}))"
         flows[b.name] = Flow(b.name, {b: update}, (draw,), "stationary law", True, equation)
-    for u in (b for b in recipe.state if b.domain.is_sphere and b not in recipe.targets):
+    for u in (u for u in recipe.spheres if u not in recipe.targets):
         flows[u.name] = Flow(u.name, {u: led_back(u, Normal(u))}, (Normal(u),), "evenly", True, f"{u} on the sphere")
     for a in recipe.adapted:
         if isinstance(a, Direction):

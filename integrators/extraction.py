@@ -110,7 +110,7 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
                 statements.append(Let(own, extract(e.integrand)))
             case Unit():
                 direction, length = Local(names.fresh("w"), True), Local(names.fresh("sum"))
-                statements.append(Let(direction, extract(e.args[0])))
+                statements.append(Let(direction, extract(e.integrand)))
                 statements.append(Sum(length, direction**2))
                 return direction / sqrt(length)
             case Total():

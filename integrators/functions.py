@@ -148,9 +148,10 @@ class Change(Total):
 
 
 class Unit(Expr):
-    """w over its length, sqrt(total(w^2)): the point of the unit sphere in the direction of w."""
+    """w over its length, sqrt(total(w^2)): the point of the unit sphere in the direction of w, the `integrand`."""
 
     is_commutative = is_real = True
+    integrand = property(lambda self: self.args[0])
 
 
 class HalfStep(Expr):

@@ -182,6 +182,11 @@ class Dynamics:
         return tuple(b for b in self.state if b.domain.is_discrete or b in drawn - flowing)
 
     @cached_property
+    def spheres(self) -> tuple[Block, ...]:
+        """The blocks that are points of a unit sphere."""
+        return tuple(b for b in self.state if b.domain.is_sphere)
+
+    @cached_property
     def reflected(self) -> tuple[Block, ...]:
         """The blocks reflected at the ends of their domains: blocks of boxes, and of pieces with method "reflected"."""
         asked = {b for own in self.pieces.values() if own.method == "reflected" for _, b in own.parts}

@@ -122,7 +122,7 @@ def _operator_formula(where: str, F: Expr, blocks: Iterable[Block]) -> Refusals:
 
 def spheres(recipe: Dynamics) -> Refusals:
     """Refuse rows and columns of a block of the sphere that are not multiples of its projection."""
-    for u in (b for b in recipe.state if b.domain.is_sphere and not b.is_vector):
+    for u in (u for u in recipe.spheres if not u.is_vector):
         yield f"{u}", "it is a scalar, and a sphere is of the sites of a vector", f"Declare vector({u.name!r}, ...)."
     others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
     for P in sorted(set().union(*map(projections_of, others)), key=str):

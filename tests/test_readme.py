@@ -93,8 +93,8 @@ def own_recipes(namespace):
 
 
 def assert_declared(recipe, layers):
-    """`assert_stationary`; layers are left out for open functions and for operators that move, and for no other."""
-    hidden = is_open(recipe) or recipe.fields
+    """`assert_stationary`; layers are left out for open functions, operators that move and spheres alone."""
+    hidden = is_open(recipe) or recipe.fields or recipe.spheres
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if hidden else "error", LeftOut)
         assert_stationary(recipe, layers=layers)

@@ -50,7 +50,7 @@ class Case:
     @cached_property
     def one_site(self) -> Explicit:
         """The recipe over one site, or over two if they are coordinates on a sphere."""
-        return self.over(1 + any(b.domain.is_sphere for b in self.recipe.state))
+        return self.over(2 if self.recipe.spheres else 1)
 
     @cached_property
     def explicit(self) -> Explicit:

@@ -275,7 +275,7 @@ def _reached(case: Case) -> tuple[str, str]:
     number, missed = reach.rank(explicit, refreshed=[z for z in refreshed if z in moving], timed=timed)
     if number < 0:
         return "not decided: paths run out of the range of floats", "open"
-    directions = len(moving) - len({b for b in explicit.blocks if b.domain.is_sphere})
+    directions = len(moving) - len(case.recipe.spheres)
     if number < directions and not len(missed):
         return f"not decided: {number} of {directions} directions, the others fade into rounding errors", "open"
     if number < directions:

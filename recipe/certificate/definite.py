@@ -36,7 +36,7 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     independent of the coordinates. A sphere has more than one site.
     """
     D = recipe.D.xreplace({temperature: S.One})
-    if any(b.domain.is_sphere for b in recipe.state):
+    if recipe.spheres:
         D = D.xreplace({Total(S.One): 1 + OTHERS})
     if not couples_sites(D) or _is_nonnegative(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)

@@ -40,8 +40,7 @@ def rank_of_run(
         return None
     intervals = min(math.ceil(INTERVALS * motion.size / motion.width), MOST_INTERVALS)
     number, missed = rank_of(motion.velocity, motion.blocks, intervals, motion.width, lengths=LENGTHS)
-    spheres = sum(b.domain.is_sphere for b in motion.state)
-    full = min(motion.size - spheres, intervals * motion.width)
+    full = min(motion.size - len(case.recipe.spheres), intervals * motion.width)
     return (number, full) if number == full or len(missed) and number >= 0 else None
 
 

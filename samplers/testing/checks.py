@@ -17,7 +17,7 @@ MOVES = "an operator is a function of the state, which a single site does not sh
 ROUND = "a block lies on a sphere, whose coordinates a single site does not show"
 ACCEPTED = Inapplicable("the word leaves out a part of the drift, and only its accepted steps have the law")
 OF_ACCEPTED = ("symbolic", "generator", "work")
-OF_FIELDS = ("symbolic", "differential")  # layers that know such operators
+OF_FIELDS = ("symbolic", "differential")  # layers that know such operators and spheres
 
 
 def check(
@@ -65,7 +65,7 @@ def _checked(recipe, scheme, *, layers, **options):
             reason = OPEN
         elif name not in (OF_FIELDS[:1] if subject.recipe.metrics else OF_FIELDS) and subject.recipe.fields:
             reason = MOVES
-        elif any(b.domain.is_sphere for b in subject.recipe.state) and name != "symbolic":
+        elif subject.recipe.spheres and name not in OF_FIELDS:
             reason = ROUND
         elif subject.leaves_out and name not in OF_ACCEPTED:
             reason = ACCEPTED

@@ -23,7 +23,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.flow import reads_U
-from integrators.functions import MatrixOU, SquareRoot
+from integrators.functions import MatrixOU, SquareRoot, Unit
 from integrators.predicted import At
 from integrators.program import DERIVATIVES
 from integrators.step import Step
@@ -105,8 +105,8 @@ def evaluate(
 
 def _evaluate(e, again, full, sizes):
     match e:
-        case Total():
-            return _total(np.broadcast_to(again(e.integrand), full), sizes)
+        case Total() | Unit():
+            return _over_sites(e, np.broadcast_to(again(e.integrand), full), sizes)
         case Drawn():
             return again(e.variate)(again(e.parameter))
         case Applied():
@@ -172,6 +172,11 @@ def matrix_of(F: Any, value: Callable) -> np.ndarray:
         return expm(inside)
     blocks = expm(np.block([[inside, np.eye(len(inside))], [np.zeros_like(inside)] * 2]))
     return blocks[: len(inside), len(inside) :]  # phi1, as an integral of the exponential
+
+
+def _over_sites(e, values, sizes):
+    """The sum of values over sites, or the values over their length."""
+    return values / np.sqrt(_total(values**2, sizes)) if isinstance(e, Unit) else _total(values, sizes)
 
 
 def _total(values, sizes):
