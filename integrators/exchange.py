@@ -17,7 +17,7 @@ Source: Swendsen and Wang (1986), "Replica Monte Carlo simulation of spin glasse
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +25,16 @@ from sympy import S
 
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
-from recipe.symbols import Adapted, Block
+from recipe.symbols import Adapted
 
 from .flow import Flow
-from .lower import lower
-from .scheme import once_each
+from .measured import after, assignment, measured, of_flows
 from .step import State, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-VALUE = Adapted("value_of_U", False, "real", S.Zero)
-LEVEL = Adapted("value_of_H", False, "real", S.Zero)
 RATIO = Adapted("ratio_of_spreads", False, "real", S.One)
-OWN = (VALUE, LEVEL, RATIO)
 
 
 @dataclass(frozen=True)
@@ -84,9 +80,8 @@ class Exchange:
 
     def level(self, state: State, U: "Tensor", temperature: float, parameters: Mapping) -> "Tensor":
         """H/T of the chains, float64 `(chains,)`."""
-        at = {b.name: state[b.name] for b in self.recipe.entries} | {b.name: U for b in OWN}
-        level = _after(self._level, at, {"temperature": temperature, **parameters})[LEVEL.name]
-        return level.double() / temperature
+        settings = {"temperature": temperature, **parameters}
+        return measured(self.recipe, self.recipe.H, state, U, settings).double() / temperature
 
     def _moved(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
         """The state `source` at the temperature of `place`: rescaled, except for the blocks of `place` that stay."""
@@ -95,8 +90,7 @@ class Exchange:
             return arrived
         at = {b.name: arrived[b.name] for b in self.recipe.entries}
         like = next(iter(at.values()))
-        at |= {b.name: like.new_full((len(like),), ratio) for b in OWN}
-        moved = _after(self._rescaling, at, parameters)
+        moved = after(self._rescaling, at | {RATIO.name: like.new_full((len(like),), ratio)}, parameters)
         return arrived | {name: moved[name] for name in self.rescaled}
 
     @cached_property
@@ -112,36 +106,14 @@ class Exchange:
         # the mean must be the same before and after, so that the map is its own inverse
         others = {law.block for law in laws} | {b for b in self.recipe.entries if b.name in self.staying}
         return {
-            law.block.name: _flow(law.block, law.mean + RATIO * (law.block - law.mean), "rescaled")
+            law.block.name: assignment(law.block, law.mean + RATIO * (law.block - law.mean), "rescaled")
             for law in laws
             if not law.mean.free_symbols & others
         }
 
     @cached_property
     def _rescaling(self) -> Step:
-        return _compiled(self.recipe, self.rescaled)
-
-    @cached_property
-    def _level(self) -> Step:
-        H = self.recipe.H
-        U = self.recipe.potential
-        return _compiled(self.recipe, {LEVEL.name: _flow(LEVEL, H.xreplace({U: VALUE}) if U else H, "level")})
-
-
-def _flow(b: Block, value: Any, rule: str) -> Flow:
-    return Flow(b.name, {b: value}, (), rule, True, f"{b} <- {value}")
-
-
-def _compiled(recipe: Recipe, flows: dict[str, Flow]) -> Step:
-    """A step of the given flows; its state has the blocks of the recipe and the quantities in OWN."""
-    recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in OWN}}, claim=recipe.claim)
-    word = once_each("exchange", flows)
-    return Step(recipe, word, flows, lower(recipe, word, flows))
-
-
-def _after(step: Step, state: State, settings: Mapping) -> State:
-    """The state after a step without noise and gradient; the arguments are not checked again."""
-    return step.function(state, 1.0, **step.arguments(gradient=None, noise={}), **step.spelled(settings))
+        return of_flows(self.recipe, self.rescaled, (RATIO,))
 
 
 def _chosen(swapped: "Tensor", new: Any, old: Any) -> Any:

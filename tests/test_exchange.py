@@ -9,7 +9,7 @@ from error_budget import CLAIMS, Z, beyond, standard_score
 from sympy import log
 
 import samplers
-from integrators import exchange
+from integrators import exchange, measured
 from integrators.exchange import Exchange
 from recipe import Energy, Recipe, RecipeError, data_total, datum, potential, temperature, total, vector
 from samplers import PSGLD, SGLD, SGNHT, RelativisticSGHMC, UnderdampedLangevin
@@ -156,7 +156,7 @@ class AboutZero(Exchange):
     @cached_property
     def rescaled(self):
         b = next(b for b in self.recipe.state if b.name == "xi")
-        return super().rescaled | {"xi": exchange._flow(b, exchange.RATIO * b, "rescaled")}
+        return super().rescaled | {"xi": exchange.assignment(b, exchange.RATIO * b, "rescaled")}
 
     def level(self, state, U, temperature, parameters):
         return U / temperature
@@ -247,11 +247,12 @@ def test_every_backend_and_form_of_the_energy_gives_the_same_draws():
 
 
 def test_attempts_of_a_run_share_one_compiled_exchange(monkeypatch):
-    compiled, seen = exchange._compiled, []
-    monkeypatch.setattr(exchange, "_compiled", lambda recipe, flows: seen.append([*flows]) or compiled(recipe, flows))
+    compiled, seen = measured.of_flows, []
+    for module in (exchange, measured):
+        monkeypatch.setattr(module, "of_flows", lambda R, flows, own: seen.append([*flows]) or compiled(R, flows, own))
     run = dict(LEFT, steps=20, chains=2, temperature=samplers.Ladder(1, 2, 4, swap_every=1))
     samplers.sample(replace(UnderdampedLangevin, name="swapped"), WELLS, **run)
-    assert seen == [["p"], ["value_of_H"]]
+    assert seen == [["p"], ["value_of_formula"]]
 
 
 def test_energies_on_all_data_and_those_of_explicit_coordinates_exchange():
