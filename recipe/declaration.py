@@ -42,6 +42,8 @@ class Recipe(Dynamics):
     scalars.
     `H`: one number per chain, with U = potential(target) on the sum scale or wholly symbolic; `marginal`: the energy of
     the target, if different from U.
+    `weights`: the weight of a draw, a formula of the state, where it is exp(-H) times the weights that has the target's
+    law. Weights that read adapted quantities are a factor of D and Q, the rate of time of the chain.
     `D`, `Q`: D symmetric and positive semidefinite, Q skew; dicts over blocks or pairs of blocks, with one triangle
     given, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
@@ -106,15 +108,18 @@ class Recipe(Dynamics):
         settle("requires", requirements_of(self.requires, self.name))
         if self.marginal is not None:
             settle("marginal", formula(self.marginal, f"{self.name}, marginal"))
+        if self.weights is not None:
+            settle("weights", formula(self.weights, f"{self.name}, weights"))
         if self.order == "differentiated":
             updates = dict(self.adapt)
             settle("H", self.H.xreplace(updates))
+            settle("weights", None if self.weights is None else self.weights.xreplace(updates))
             for name in ("D", "Q", "supplied", "transport"):
                 settle(name, getattr(self, name).xreplace(updates))
             # formulas now read old values in place of new ones
             settle("order", "lagged")
         if not self.claim:
-            frozen = ", ".join(a.name for a in self.adapted)
+            frozen = ", ".join(a.name for a in self.conditions)
             settle("claim", f"given frozen {frozen}" if frozen else "exact")
         try:
             refuse_malformed(self)
@@ -180,6 +185,7 @@ class Recipe(Dynamics):
             adapt={a: bound(e) for a, e in self.adapt.items()},
             jumps={letter: jump.replaced(bound) for letter, jump in self.jumps.items()},
             marginal=None if self.energy_of_target is None else bound(self.energy_of_target),
+            weights=None if self.weights is None else bound(self.weights),
         )
 
     def convert(self, scheme: Word | None = None, **values: float) -> dict[str, float]:

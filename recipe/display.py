@@ -64,6 +64,8 @@ def _blocks(recipe: Dynamics) -> Iterator[str]:
 def _formulas(recipe: Dynamics) -> Iterator[str]:
     """Lines of H, the matrices, Gamma and the rows of the SDE."""
     yield f"H       {recipe.H}"
+    if recipe.weights is not None:
+        yield f"weights {recipe.weights}"
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
         for a, b, e in entries(matrix, recipe.state):
             yield f"{f'{label}[{a}, {b}]':15} {e}"

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
-from sympy import Add, Expr, ImmutableMatrix, S, Symbol
+from sympy import Add, Expr, ImmutableMatrix, S, Symbol, expand_log, log
 from sympy.core.relational import Relational
 
 from . import derive
 from .algebra import entries, vanishes
+from .calculus import derivative
 from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, temperature
 from .involutions import Involution
 from .operators import Operator
@@ -42,6 +43,7 @@ class Dynamics:
     jumps: Mapping[str, Jump | Swap | Involution] = field(default_factory=dict)
     transport: Any = field(default_factory=dict)  # a dict over blocks; once declared a column in the order of the state
     marginal: Expr | None = None
+    weights: Expr | None = None
     conversions: Mapping[str, Mapping] = field(default_factory=dict)
     requires: tuple[Relational, ...] = ()
     metropolis: bool = False
@@ -52,11 +54,12 @@ class Dynamics:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """H, the nonzero entries of D, Q, supplied and transport, the updates, rates and laws."""
+        """H, the nonzero entries of D, Q, supplied and transport, the updates, rates, laws and weights."""
         of_matrices = (
             e for matrix in (self.D, self.Q, self.supplied, self.transport) for e in entries(matrix).values()
         )
-        return (self.H, *of_matrices, *self.adapt.values(), *self.formulas_of_jumps)
+        weights = () if self.weights is None else (self.weights,)
+        return (self.H, *of_matrices, *self.adapt.values(), *self.formulas_of_jumps, *weights)
 
     @property
     def formulas_of_jumps(self) -> tuple[Expr, ...]:
@@ -95,6 +98,31 @@ class Dynamics:
     def adapted(self) -> tuple[Adapted, ...]:
         """The adapted quantities in the formulas, sorted by name."""
         return tuple(sorted((s for s in self.symbols if isinstance(s, Adapted)), key=lambda s: s.name))
+
+    @property
+    def log_weights(self) -> Expr:
+        """The logarithm of the weights of draws; 0 where they weigh equally."""
+        return S.Zero if self.weights is None else expand_log(log(self.weights), force=True)
+
+    @property
+    def weighted(self) -> Expr:
+        """H - T log psi of weights psi: exp(-H/T) times the weights is exp(-weighted/T)."""
+        return self.H - temperature * self.log_weights
+
+    @cached_property
+    def conditions(self) -> tuple[Adapted, ...]:
+        """The adapted quantities given which alone the law is claimed, sorted by name.
+
+        Weights psi lift those that they read, where the dynamics is psi times one without them, whose law is that of
+        weighted draws: E[psi L f] = 0 for all f of the state is that of the stationary state, whatever it adapts to.
+        """
+        clocks = set() if self.weights is None else self.weights.atoms(Adapted)
+        if self.jumps or not clocks:
+            return self.adapted
+        rates = [e / self.weights for A in (self.D, self.Q, self.supplied, self.transport) for e in entries(A).values()]
+        rates += [derivative(self.weighted, b) for b in self.state]
+        kept = {a for a in clocks if any(vanishes(derivative(e, a)) != "symbolic" for e in rates)}
+        return tuple(a for a in self.adapted if a not in clocks - kept)
 
     @cached_property
     def entries(self) -> tuple[Block, ...]:

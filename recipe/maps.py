@@ -189,6 +189,7 @@ def mapped(
         Q=matrix(recipe.Q),
         supplied=matrix(recipe.supplied),
         marginal=recipe.marginal if energy is None else energy_of_z(energy),
+        weights=None if recipe.weights is None else recipe.weights.xreplace(rule),
         adapt={rule.get(a, a): e.xreplace(rule) for a, e in recipe.adapt.items()},
         pieces={letter: _piece(piece, places) for letter, piece in recipe.pieces.items()},
         jumps={letter: _jump(jump, rule) for letter, jump in recipe.jumps.items()},

@@ -30,15 +30,15 @@ from sympy.core.function import AppliedUndef
 from .algebra import entries, is_continuous, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
-from .declared import Adapted, Block, Observed, Parameter, step_number, valid_name
+from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, step_number, temperature, valid_name
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
-from .operators import divergence
+from .operators import Operator, divergence
 from .random_points import random_value
 from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
 from .refused_operators import fields, named_entries, operators, products, spheres
-from .symbols import OPAQUE, Partial, Potential, Total, is_site, masked
+from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 
 ROUNDING = 1e-12
 CALLS_A_LEVEL = 9  # nested Python calls per level of a formula, as sympy differentiates, expands and prints
@@ -108,6 +108,26 @@ def _inputs(recipe: Dynamics) -> Refusals:
             yield "", what, f"Let an adapted quantity follow it: adapt={{...: {s}}}."
         if s == step_number:
             yield "", "H, D, Q or supplied read step_number", "Only adaptations may."
+
+
+def _weights(recipe: Dynamics) -> Refusals:
+    """Refuse weights that are not one number of the kept state, or are adapted to the step that led there."""
+    psi = recipe.weights
+    if psi is None:
+        return
+    if is_site(psi):
+        yield "weights", f"{psi} has one value per site, but a draw has one weight", f"Wrap it: total({psi})."
+    others = (Partial, Derivative, AppliedUndef, Crossing, Observed, Operator)
+    read = sorted(map(str, psi.atoms(*others) | psi.free_symbols & {*OF_THE_STEP} - {temperature}))
+    if read or psi.has(Potential) and recipe.has_several_potentials:
+        what = f"they read {', '.join(read) or 'one of several potentials'}, which kept states do not tell"
+        yield "weights", what, "Write them of blocks, adapted quantities, parameters and U; let adapt= follow others."
+    if recipe.order == "same_step" and psi.has(Adapted):
+        what = "with order='same_step' a kept state has what was adapted to the step before"
+        yield "weights", what, "Leave out order."
+    value, at = minimum_eigenvalue(ImmutableMatrix([[psi]]), points=STATES, fixed=SMALL_STEP)
+    if value < -ROUNDING:
+        yield "weights", f"they are {value:.3g} at {at}", "A weight is >= 0."
 
 
 def _adaptations(recipe: Dynamics) -> Refusals:
@@ -292,6 +312,7 @@ CHECKS = (
     fields,
     spheres,
     _inputs,
+    _weights,
     _adaptations,
     _periods,
     _places,

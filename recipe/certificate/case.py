@@ -1,6 +1,7 @@
 """A recipe at a temperature and at values of its parameters, some blocks held still: what a certificate is about."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 
 from sympy import Dummy, Expr, Float, S
@@ -27,7 +28,7 @@ class Case:
     """A recipe, without its frozen blocks, at a temperature and at values of its parameters, over some sites."""
 
     def __init__(
-        self, recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: Mapping, sites: int = SITES
+        self, recipe: Dynamics, temperature: float, freeze: Sequence[str], values: Mapping, sites: int = SITES
     ):
         self.declared = recipe
         self.temperature = temperature
@@ -74,6 +75,15 @@ class Case:
         blocks = self.recipe.momenta + self.recipe.thermostats
         gaussians, rest = eliminate_gaussians(self.recipe.H, blocks)
         return gaussians, [b for b in blocks if b not in [g.block for g in gaussians]], rest
+
+    @cached_property
+    def weighted(self) -> "Case":
+        """The case of the law of weighted draws, exp(-H/T) times the weights; this one where there are none."""
+        if self.declared.weights is None:
+            return self
+        own = {field.name: getattr(self.declared, field.name) for field in fields(Dynamics)}
+        of_weighted = Dynamics(**own | {"H": self.declared.weighted, "weights": None})
+        return Case(of_weighted, self.temperature, [b.name for b in self.still], self.values, self.sites_of_run)
 
     @property
     def swaps(self) -> bool:
@@ -138,5 +148,6 @@ def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
         adapt=recipe.adapt,
         jumps={letter: jump for letter, jump in recipe.jumps.items() if {*jump.blocks} <= {*state}},
         marginal=recipe.marginal if targets == recipe.targets else recipe.H,
+        weights=recipe.weights,
         claim=recipe.claim,
     )

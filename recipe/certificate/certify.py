@@ -73,7 +73,7 @@ def _check_arguments(
 def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int) -> Certificate:
     case = Case(recipe, temperature, freeze, dict(values), sites)
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *of_jumps(case)]
-    findings += _of_all_data(case)
+    findings += [*_of_all_data(case), *_of_clocks(case)]
     findings += [Finding(*answer(case), topic) for topic, answer in QUESTIONS.items()]
     return Certificate(recipe.name, (*findings, _claim(case, findings)))
 
@@ -86,6 +86,18 @@ def _of_all_data(case: Case) -> Iterator[Finding]:
     if any(masked(e, Partial)[0].has(Potential) for e in formulas):
         answer = "formulas read U itself, and of an estimate on a minibatch they make another law"
         yield Finding("the law is that of U on all data", answer, "proved", "value")
+
+
+def _of_clocks(case: Case) -> Iterator[Finding]:
+    """Whether weights that read adapted quantities are the one factor of the dynamics that reads them."""
+    weights = case.declared.weights
+    clocks = [a for a in case.declared.adapted if weights is not None and weights.has(a)]
+    if clocks:
+        names = ", ".join(map(str, clocks))
+        left = [str(a) for a in clocks if a in case.declared.conditions]
+        answer = "D and Q over the weights, and H less T times their log, are free of it"
+        answer = f"the dynamics over the weights still reads {', '.join(left)}" if left else answer
+        yield Finding(f"weights lift the condition on {names}", answer, "failed" if left else "proved", "clock")
 
 
 def of_jumps(case: Case) -> Iterator[Finding]:
@@ -326,9 +338,10 @@ def _claim(case: Case, findings: list[Finding]) -> Finding:
     by_topic = {f.topic: f for f in findings}
     verdicts = {f.verdict for f in findings}
     claim = case.recipe.claim
-    if claim == "exact" and case.recipe.adapt:
-        claim = f"given frozen {', '.join(sorted(map(str, case.recipe.adapted)))}"
+    if claim == "exact" and case.declared.conditions:
+        claim = f"given frozen {', '.join(sorted(map(str, case.declared.conditions)))}"
     is_settled = _is_settled(case.recipe, claim)
+    claim += "" if case.declared.weights is None else ", by weights"
     claim += "".join(f" on the range of the map {own}" for own in case.declared.maps.values() if not own.covers)
     if is_of_one_temperature(by_topic["marginal"].answer):
         claim += f" at temperature {case.temperature:g}"

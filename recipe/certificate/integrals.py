@@ -19,7 +19,7 @@ from ..energy import Energy
 from ..fields import reads
 from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
-from ..results import Finding
+from ..results import VERDICTS, Finding
 from ..symbols import OPAQUE, Potential, Total, masked
 from . import surfaces, tails
 from .case import STATES, Answer, Case
@@ -34,7 +34,16 @@ TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested b
 
 
 def normalisable(case: Case) -> Answer:
-    """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic."""
+    """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic, with and without weights."""
+    own = _normalisable(case)
+    if case.weighted is case or own[2] not in ("proved", "checked"):
+        return own
+    question, answer, verdict = _normalisable(case.weighted)
+    weighted = question.replace("exp(-H)", "exp(-H) times the weights"), answer, verdict
+    return max(own, weighted, key=lambda answer: VERDICTS.index(answer[2]))
+
+
+def _normalisable(case: Case) -> Answer:
     recipe = case.recipe
     gaussians, others, rest = case.auxiliary
     jumps = recipe.jumps.values()
@@ -47,8 +56,8 @@ def normalisable(case: Case) -> Answer:
         known = {g.block for g in gaussians}
         others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
         drawn = {}
-    weighs_U = (recipe.has_copies or recipe.marginal is not None) and not _is_sum_of_energies(recipe, rest)
-    weighs_U &= recipe.potential is not None
+    weighs_U = recipe.has_copies or recipe.marginal is not None or recipe.weights is not None
+    weighs_U &= recipe.potential is not None and not _is_sum_of_energies(recipe, rest)
     if weighs_U:
         others = [*dict.fromkeys([*others, *recipe.targets])]
     integrated = {*others, *drawn, *(g.block for g in gaussians)}
@@ -154,6 +163,10 @@ def marginal(case: Case) -> Answer:
 
     The answer says so if this holds at the given temperature only.
     """
+    if case.weighted is not case:
+        question, *rows = marginal(case.weighted)
+        question = question.replace("marginal", "weighted marginal").replace("exp(-H)", "exp(-H) times the weights,")
+        return question, rows[0], rows[1]
     recipe, at_temperature = case.recipe, case.temperature
     gaussians, others, rest = case.auxiliary
     names = ", ".join(b.name for b in recipe.targets)
