@@ -23,7 +23,7 @@ from .layout import Layout
 from .observations import observations_of
 from .potential import SLOPE, Jet, Orders, Position, Potential
 from .several import Energies, of_potentials
-from .symbolic import Symbolic
+from .symbolic import Symbolic, energy_step
 from .traced import ENERGY, Traced, compiled_gradient, tried
 from .vectorised import explained, of_chain
 
@@ -153,6 +153,8 @@ def target_of(
     if energy is None:
         return replace(target, is_inlined=True)
     if isinstance(energy, Energy):
+        if steps and steps[0].program.energy is None:  # U is bound in the formulas, and none of their texts has it
+            steps = [energy_step(energy, steps[0].declared.targets), *steps]
         whole = Symbolic(steps, None if data is None else data.rows)
         return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
     own = energy if position is None else tried(energy, of_chain(position, 0), layout, data)
@@ -188,6 +190,13 @@ def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
         raise RecipeError(where, what, do="Pass a recipe.Energy or a torch function of theta.")
     if energy is not None and recipe.potential is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, it takes no energy", do="Drop it.")
+
+
+def check_unweighted(recipe: Any, where: str, what: str) -> None:
+    """Refuse a recipe whose draws have weights, for what would take them as equal."""
+    if isinstance(recipe, Recipe) and recipe.weights is not None:
+        do = "Take a recipe without weights, or samplers.sample, whose draws have them."
+        raise RecipeError(where, f"draws of {recipe.name} have weights, and {what}", do=do)
 
 
 def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, where: str) -> Data | None:
