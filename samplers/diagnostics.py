@@ -35,14 +35,15 @@ def effective_sample_size(draws: Draws, name: str) -> torch.Tensor:
     """The number of independent draws of equal precision in the bulk: chains draws/tau of the rank-normalised values.
 
     Returns `(*shape)` of the block, in float64; nan for fewer than 4 draws, and where all values are equal. Draws weigh
-    equally; chains that diverged are left out, with a warning. Raises RecipeError for an unknown name, or where no
-    chain is left.
+    equally, or by their weights; chains that diverged are left out, with a warning. Raises RecipeError for an unknown
+    name, or where no chain is left.
 
     >>> draws = Draws({"theta": torch.randn(4, 1000, 2, generator=torch.Generator().manual_seed(0))}, info={})
     >>> effective_sample_size(draws, "theta") > 3500
     tensor([True, True])
     """
-    return statistics.sample_size_of_ranks(draws[name][draws.sound_chains("effective_sample_size")])
+    sound = draws.sound_chains("effective_sample_size")
+    return statistics.sample_size_of_ranks(draws[name][sound], draws.weights_of(sound))
 
 
 def autocorrelation_time(draws: Draws, name: str) -> torch.Tensor:
@@ -54,13 +55,15 @@ def autocorrelation_time(draws: Draws, name: str) -> torch.Tensor:
     >>> autocorrelation_time(Draws({"theta": steps.repeat_interleave(5, dim=1)}, info={}), "theta").round()
     tensor(5., dtype=torch.float64)
     """
-    return statistics.autocorrelation_time(draws[name][draws.sound_chains("autocorrelation_time")])
+    sound = draws.sound_chains("autocorrelation_time")
+    return statistics.autocorrelation_time(draws[name][sound], draws.weights_of(sound))
 
 
 def r_hat(draws: Draws, name: str) -> torch.Tensor:
     """The rank-normalised split R-hat, sqrt(var+/W): 1 where halves of chains agree, above 1.01 where they do not yet.
 
-    Returns, and raises, as `effective_sample_size` does; nan also for one chain.
+    Returns, and raises, as `effective_sample_size` does; nan also for one chain. Weights of draws do not count: it is
+    of the law that the chains have.
 
     >>> draws = Draws({"theta": torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))}, info={})
     >>> r_hat(draws, "theta") < 1.01

@@ -142,7 +142,8 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], ends: list[int]) -> Dr
     info |= _of_all_chains(infos, [end - begin for begin, end in pairwise(ends)])
     info |= joined_geometry(infos, ends, number)
     sizes = None if draws.step_sizes is None else draws.step_sizes[:number]
-    joined = Draws(values, info=info, step_sizes=sizes)
+    logs = None if draws.log_weights is None else _whole(draws.log_weights[:, :number], ends)
+    joined = Draws(values, info=info, step_sizes=sizes, log_weights=logs)
     joined.info["report"] = joined.report(evaluations=0).verdict
     return joined
 

@@ -15,7 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
-from ..results.statistics import pareto_index
+from ..results.statistics import tail_of_weights
 from ..stock import named
 from ..target.data import Data
 from ..target.foreign import check_value, with_gradient
@@ -23,7 +23,7 @@ from ..target.layout import by_block
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
 from ..target.symbolic import energy_step
-from ..target.target import Target, check_energy_is_asked_for, data_of, target_of
+from ..target.target import Target, check_energy_is_asked_for, check_unweighted, data_of, target_of
 from ..target.traced import Traced
 from .bridges import Annealing, Energies, Schedule, annealed, pilot
 from .references import Reference, reference_of
@@ -174,7 +174,7 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: s
         doubts.append(
             f"{ess:.3g} of {chains} weights count: take more chains, more bridges or moves, or a nearer reference"
         )
-    tail = _tail(last)
+    tail = tail_of_weights(last.cpu().numpy())
     if tail > HEAVY:
         doubts.append(
             f"the largest weights have the Pareto index {tail:.2f}: their variance need not be finite. Give a wider "
@@ -188,14 +188,6 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: s
     error = math.inf if doubts else error
     number = len(plan.bridges) - 1
     return Evidence(log_mean, error, ess, chains, integral, integral_error, number, acceptance, tail, tuple(doubts))
-
-
-def _tail(logs: torch.Tensor) -> float:
-    """The Pareto index of the largest weights; 0 for weights that hardly differ."""
-    finite = logs[logs.isfinite()]
-    if len(finite) < LEAST or float(finite.max() - finite.min()) < 1e-3:
-        return 0.0
-    return pareto_index(finite.cpu().numpy())
 
 
 def _integral(gaps: torch.Tensor, logs: torch.Tensor, bridges: torch.Tensor) -> tuple[float, float]:
@@ -230,6 +222,7 @@ def _step(recipe: Recipe, energy: Any, scheme: Any, repeat: int, parameters: Map
 
     Raises RecipeError for a recipe that does not keep exp(-U), or whose auxiliary blocks have no draws.
     """
+    check_unweighted(recipe, where, "chains anneal to exp(-U) by weights of their own")
     check_energy_is_asked_for(recipe, energy, where)
     step = integrators.metropolised(recipe, scheme, repeat=repeat)
     step.check(1.0, temperature=1.0, **parameters)

@@ -1,6 +1,6 @@
 """Checks of tensors that callers pass: numbers, logits, probabilities, variances; and optional packages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -87,6 +87,24 @@ def noise_variances(where: str, value: Any, predictions: torch.Tensor) -> torch.
     if not ((x >= 0) & x.isfinite()).all():
         raise RecipeError(where, "a noise variance is not a number >= 0", do="Pass sigma**2, not its logarithm.")
     return expanded(where, "noise variances", x, predictions.shape, "prediction")
+
+
+def checked_log_weights(logs: Any, chains: int, draws: int, sound: Sequence[int]) -> torch.Tensor:
+    """The logarithms of weights in float64. Raises RecipeError for others than one per draw, a number or -inf."""
+    x = tensor_of("draws", "the log weights", logs, do="Give one per draw.").to("cpu", torch.float64, copy=True)
+    if x.shape != (chains, draws):
+        what = f"the log weights have the shape {tuple(x.shape)}, for {chains} chains of {draws} draws"
+        raise RecipeError("draws", what, do="Give one per draw.")
+    own = x[list(sound)]
+    if not (own < torch.inf).all() or own.numel() and not own.isfinite().any():
+        raise RecipeError("draws", "a log weight is no number, or every weight is 0", do="Give the logs of weights.")
+    return x
+
+
+def refuse_weights(log_weights: Any, where: str, what: str, do: str) -> None:
+    """Refuse draws that weigh unequally, for what would take them as equal."""
+    if log_weights is not None:
+        raise RecipeError(where, f"the draws are weighted, and {what}", do=do)
 
 
 def checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:

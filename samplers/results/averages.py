@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .statistics import sample_size_of_mean, sample_size_within, split_r_hat
+from .statistics import moments, sample_size_of_mean, sample_size_within, split_r_hat
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,21 @@ class Average:
         return float(stdtrit(self.freedom, 1 - alpha / 2)) * self.error
 
 
-def average_of(each: torch.Tensor) -> Average:
+def average_of(each: torch.Tensor, weights: torch.Tensor | None = None) -> Average:
     """The mean of numbers `(chains, times)`, by their effective sample size; the error is 0 where all are equal.
+
+    `weights`: of mean 1, `(chains, times)`.
 
     >>> average_of(torch.tensor([[1.0, 2.0, 2.0, 1.0]])).value
     1.5
     """
     x = each.to("cpu", torch.float64)
-    ess = float(sample_size_of_mean(x))
+    ess = float(sample_size_of_mean(x, weights))
+    mean, sd = (float(moment) for moment in moments(x, weights))
     if math.isnan(ess):
-        return Average(float(x.mean()), 0.0, 1.0)
+        return Average(mean, 0.0, 1.0)
     ess = max(2.0, min(ess, x.numel()))  # an estimate beyond the draws is mostly its noise
-    return Average(float(x.mean()), float(x.std()) / math.sqrt(ess), ess - 1)
+    return Average(mean, sd / math.sqrt(ess), ess - 1)
 
 
 @dataclass(frozen=True)

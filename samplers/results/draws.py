@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from recipe.results import aligned, html_table
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
-from .arguments import checked_step_sizes
+from .arguments import checked_log_weights, checked_step_sizes, refuse_weights
 from .findings import Report
 from .functional import Functional
 from .predicting import predictions_of
@@ -38,7 +39,8 @@ class Draws(Mapping):
 
     Each value has the shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON data such as recipe,
     scheme, step_size, seed and `diverged`, {chain: step}; `step_sizes` has the step size of each draw, where it varied,
-    in units of time. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps
+    in units of time; `log_weights` the logarithm of the weight of each draw, `(chains, draws)`, where they are not
+    equal. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps
     energy and data in memory, and is neither saved nor copied. Raises RecipeError when the shapes disagree, `info` is
     not JSON, or there is not one step size > 0 per draw.
 
@@ -50,7 +52,7 @@ class Draws(Mapping):
     torch.Size([4, 100, 3])
     """
 
-    __slots__ = ("_values", "_info", "_step_sizes", "_again", "_accuracy", "_report")
+    __slots__ = ("_values", "_info", "_step_sizes", "_log_weights", "_again", "_accuracy", "_report")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -60,6 +62,7 @@ class Draws(Mapping):
         *,
         info: Mapping[str, Any],
         step_sizes: Sequence[float] | np.ndarray | torch.Tensor | None = None,
+        log_weights: Any = None,
         again: Any = None,
     ):
         shapes = {name: tuple(value.shape) for name, value in values.items()}
@@ -74,6 +77,8 @@ class Draws(Mapping):
             what = f"info is not plain JSON data ({error})"
             raise RecipeError("draws", what, do="Use text, numbers, lists and dicts.") from error
         self._step_sizes = None if step_sizes is None else checked_step_sizes(step_sizes, self.draws)
+        own = (self.chains, self.draws, self._sound)
+        self._log_weights = None if log_weights is None else checked_log_weights(log_weights, *own)
         self._again = again
         self._accuracy: Accuracy | None = None
         self._report: Report | None = None
@@ -106,6 +111,9 @@ class Draws(Mapping):
         lines = [f"diverged: {named(self.diverged, 'at step')}"] if self.diverged else []
         report = self.info.get("report") if self._report is None else self._report.verdict
         lines += [report] if report else []
+        w = self.weights
+        if w is not None:
+            lines.append(f"weighted: they count as {float(w.sum() ** 2 / w.square().sum()):.0f} equal ones")
         return lines if self._accuracy is None else lines + self._accuracy.verdict.splitlines()
 
     def _title(self) -> str:
@@ -123,6 +131,31 @@ class Draws(Mapping):
     def step_sizes(self) -> torch.Tensor | None:
         """The step size of each draw, `(draws,)` in float64 on the CPU; None if constant."""
         return self._step_sizes
+
+    @property
+    def log_weights(self) -> torch.Tensor | None:
+        """The logarithm of the weight of each draw, `(chains, draws)` in float64 on the CPU; None if all are equal."""
+        return self._log_weights
+
+    @property
+    def weights(self) -> torch.Tensor | None:
+        """The weight of each draw, `(chains, draws)`, of mean 1 over chains that did not diverge; None if all equal.
+
+        They are 0 in chains that diverged. Means of functions of draws, of predictions say, are to be taken by them.
+
+        >>> Draws({"theta": torch.zeros(1, 2)}, info={}, log_weights=torch.tensor([[0.0, 1.0]])).weights
+        tensor([[0.5379, 1.4621]], dtype=torch.float64)
+        """
+        if self._log_weights is None:
+            return None
+        weights = torch.zeros_like(self._log_weights)
+        sound = self._log_weights[self._sound]
+        weights[self._sound] = sound.flatten().softmax(0).reshape(sound.shape) * sound.numel()
+        return weights
+
+    def weights_of(self, chains: list[int]) -> torch.Tensor | None:
+        """The weights of some chains; None if all are equal."""
+        return None if self._log_weights is None else self.weights[chains]  # type: ignore[index]
 
     @property
     def chains(self) -> int:
@@ -144,11 +177,13 @@ class Draws(Mapping):
 
         `log_likelihood`: log p(datum | draw), `(chains, draws, data)`, or a dict of such tensors by the name of the
         observed, as `predict` returns them, for the group log_likelihood, which arviz.loo reads. Raises RecipeError
-        for other numbers of chains and draws, or where ArviZ cannot be imported.
+        for other numbers of chains and draws, for weighted draws, and where ArviZ cannot be imported.
 
         >>> dict(Draws({"theta": torch.zeros(2, 9, 3)}, info={}).to_arviz().posterior.sizes)
         {'chain': 2, 'draw': 9, 'theta_dim_0': 3}
         """
+        do = "Take summary(), average(), or draws.weights as the weights of draws.values()."
+        refuse_weights(self._log_weights, "draws, to_arviz", "ArviZ would count them equally", do)
         return arviz_of(self, log_likelihood)
 
     def predict(
@@ -167,6 +202,8 @@ class Draws(Mapping):
         tensor([[[  1.,  10., 100.],
                  [  2.,  20., 200.]]])
         """
+        if self._log_weights is not None:
+            warn(f"predict: draws weigh unequally: take means by draws.weights{f'[:, ::{thin}]' if thin > 1 else ''}")
         return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin)
 
     def _targets(self) -> dict[str, torch.Tensor]:
@@ -175,6 +212,8 @@ class Draws(Mapping):
 
     def average(self, name: str, function: Callable | None = None) -> torch.Tensor:
         """The mean of f(theta), weighted by step size: sum_k h_k f(theta_k) / sum_k h_k, over draws and chains.
+
+        Where draws have weights psi_k of their own, by h_k psi_k.
 
         `function` maps `(chains, draws, *shape)` to the like, one value per draw or per component, such as
         torch.square; the identity by default. Weights are equal without step sizes. Returns `(*shape)` in float64.
@@ -185,22 +224,27 @@ class Draws(Mapping):
         >>> draws.average("theta"), draws.average("theta", torch.square)
         (tensor(2., dtype=torch.float64), tensor(6., dtype=torch.float64))
         """
-        values = self[name][self.sound_chains("average")]
+        sound = self.sound_chains("average")
+        values = self[name][sound]
         f = values if function is None else function(values)
         if not torch.is_tensor(f) or f.shape[:2] != values.shape[:2]:
             got = f"shape {tuple(f.shape)}" if torch.is_tensor(f) else type(f).__name__
             what = f"the function turns shape {tuple(values.shape)} into {got}"
             raise RecipeError("draws, average", what, do="Keep the axes of chains and draws: pass torch.square, say.")
         h = torch.ones(self.draws, dtype=torch.float64, device="cpu") if self.step_sizes is None else self.step_sizes
+        w = self.weights_of(sound)
+        if w is not None:
+            return torch.tensordot((h * w / (h * w).sum()).to(f.device), f.to(torch.float64), dims=2)
         return torch.tensordot((h / h.sum()).to(f.device), f.to(torch.float64).mean(0), dims=1)
 
     def summary(self, var_names: str | Iterable[str] | None = None) -> "pandas.DataFrame":
         """A pandas.DataFrame with mean, sd, HDI, mcse, ess and r_hat of every component, not rounded.
 
         Its print has all columns, to four digits, and of more than sixty rows the first and the last ten. Draws weigh
-        equally, whatever their step sizes; see `average`. Chains that diverged are left out, with a warning. With one
-        chain r_hat is nan. After a call of `accuracy` its biases are columns too: `bias_step_mean`,
-        `bias_minibatches_sd` and so on. Raises RecipeError for an unknown name, or where no chain is left.
+        equally, whatever their step sizes, see `average`, or by their `weights`; r_hat is of the draws as they are.
+        Chains that diverged are left out, with a warning. With one chain r_hat is nan. After a call of `accuracy` its
+        biases are columns too: `bias_step_mean`, `bias_minibatches_sd` and so on. Raises RecipeError for an unknown
+        name, or where no chain is left.
 
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
@@ -208,7 +252,7 @@ class Draws(Mapping):
         sound = self.sound_chains("summary")
         from .summary import Summary  # imports pandas
 
-        table = Summary.of({name: self[name][sound] for name in self._names(var_names)})
+        table = Summary.of({name: self[name][sound] for name in self._names(var_names)}, self.weights_of(sound))
         if self._accuracy is not None:
             for column, biases in self._accuracy.columns().items():
                 table[column] = [biases.get(name, np.nan) for name in table.index]
@@ -267,6 +311,8 @@ class Draws(Mapping):
                 "these draws do not hold the run that made them: they were loaded, copied or put together",
                 do="Call samplers.sample again with the same arguments; with checkpoint=, it makes no step twice.",
             )
+        do = "Compare with a run at half the step size, or accept and reject."
+        refuse_weights(self._log_weights, "draws, accuracy", "biases are measured of equal ones", do)
         sound = self.sound_chains("accuracy")
         shown = self._again.shown if progress is None else progress
         accuracy = accuracy_of(self, sound, self._again, of=of, chains=chains, steps=steps, progress=shown)
@@ -320,13 +366,15 @@ class Draws(Mapping):
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
         lost = self.chains - len(sound)
         function = None if of is None else Functional(of, "draws, report")
-        report = report_of(Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function, sound))
+        subject = Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function, sound)
+        report = report_of(replace(subject, weights=self.weights_of(sound)))
         self._report = report if of is None else self._report
         return report
 
     def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:
         """A matplotlib Figure, a row for each of the first `max_components` components of every name.
 
+        Densities and effective sample sizes are by the weights of draws, all else is of the chains as they are.
         Columns: the trace of the chains, thinned to 2000 points a line; the marginal density of each; its
         autocorrelation, sum_t (x_t - m)(x_{t+k} - m)/sum_t (x_t - m)^2 over lags k in draws, with the band
         +-1.96/sqrt(draws) of white noise. Titles have the effective sample size and R-hat of all chains that did not
@@ -340,7 +388,14 @@ class Draws(Mapping):
         ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
         """
         names = self._names(var_names)
-        return plots.plot(self, names, title=self._title(), diverged=self.diverged, max_components=max_components)
+        return plots.plot(
+            self,
+            names,
+            title=self._title(),
+            diverged=self.diverged,
+            max_components=max_components,
+            weights=self.weights,
+        )
 
     def _names(self, var_names: str | Iterable[str] | None) -> list[str]:
         if var_names is None:
@@ -379,11 +434,12 @@ class Draws(Mapping):
         """
         values = dict(self)
         account: dict[str, Any] = {"info": self.info}
-        if self.step_sizes is not None:
-            key = "step_sizes"
-            while key in values:  # a block may bear that name
-                key += "_"
-            account["step_sizes"], values[key] = key, self.step_sizes
+        for name, x in (("step_sizes", self.step_sizes), ("log_weights", self.log_weights)):
+            if x is not None:
+                key = name
+                while key in values:  # a block may bear that name
+                    key += "_"
+                account[name], values[key] = key, x
         storage.write(Path(path), "draws", values, account)
 
     @classmethod
@@ -394,8 +450,8 @@ class Draws(Mapping):
         """
         values, account = storage.read(Path(path), "draws")
         try:
-            step_sizes = values.pop(account["step_sizes"]) if "step_sizes" in account else None
-            draws = cls(values, info=account["info"], step_sizes=step_sizes)
+            own = {name: values.pop(account[name]) for name in ("step_sizes", "log_weights") if name in account}
+            draws = cls(values, info=account["info"], **own)
             check_record(draws)
         except RecipeError:
             raise

@@ -30,6 +30,7 @@ def plot(
     title: str,
     diverged: Mapping[int, int],
     max_components: int,
+    weights: torch.Tensor | None = None,
 ) -> Any:
     """A matplotlib Figure of the blocks `names` of `(chains, draws, *shape)`; see `Draws.plot`.
 
@@ -53,7 +54,7 @@ def plot(
     rows = figure.subplots(number, 3, squeeze=False, width_ratios=(2, 1, 1))
     remaining = iter(rows)
     for name in names:
-        _draw(remaining, name, values[name], sound, lines, max_components)
+        _draw(remaining, name, values[name], sound, lines, max_components, weights)
     for axes, label in zip(rows[-1], ("draw", "value", "lag, in draws")):
         axes.set_xlabel(label)
     for axes, label in zip(rows[0, 1:], ("density", "autocorrelation")):
@@ -68,15 +69,22 @@ def plot(
 
 
 def _draw(
-    rows: Iterator[np.ndarray], name: str, block: torch.Tensor, sound: list[int], lines: Lines, max_components: int
+    rows: Iterator[np.ndarray],
+    name: str,
+    block: torch.Tensor,
+    sound: list[int],
+    lines: Lines,
+    max_components: int,
+    weights: torch.Tensor | None,
 ) -> None:
     """Draw the first components of a block, one in each of the next rows."""
     shape = block.shape[2:]
     # Few components may be drawn of many: the others are never converted.
     block = statistics.flattened(block)[:, :, :max_components]
     tau = statistics.autocorrelation_time(block[sound])
+    own = None if weights is None else weights[sound]
     numbers = {
-        "ESS {:.0f}": statistics.sample_size_of_ranks(block[sound]),
+        "ESS {:.0f}": statistics.sample_size_of_ranks(block[sound], own),
         "R-hat {:.3f}": statistics.split_r_hat(block[sound]),
     }
     values = block[list(lines)].cpu().double().numpy()
@@ -86,7 +94,7 @@ def _draw(
         trace.set(ylabel=label, title=f"{label}: {words}" if words else label)
         _trace(trace, values[:, :, k], lines)
         of_sound = values[: min(len(sound), SOUND), :, k]
-        _density(density, of_sound)
+        _density(density, of_sound, None if own is None else own.numpy())
         _autocorrelation(correlation, of_sound, float(tau[k]))
 
 
@@ -105,13 +113,14 @@ def _trace(axes: Any, chains: np.ndarray, lines: Lines) -> None:
         axes.set_ylim(*limits)  # a diverged chain may be anywhere
 
 
-def _density(axes: Any, chains: np.ndarray) -> None:
+def _density(axes: Any, chains: np.ndarray, weights: np.ndarray | None) -> None:
     for number, x in enumerate(chains):
+        w = None if weights is None else weights[number][np.isfinite(x)]
         x = x[np.isfinite(x)]
         if len(x) and x.min() == x.max():
             axes.plot(x[[0, 0]], [0, 1], color=f"C{number % 10}", linewidth=1, transform=axes.get_xaxis_transform())
         elif len(x):
-            at, density = statistics.density(x - x[0])  # far from 0 its bins would have no width
+            at, density = statistics.density(x - x[0], w)  # far from 0 its bins would have no width
             axes.plot(x[0] + at, density, color=f"C{number % 10}", linewidth=1)
     axes.set_ylim(bottom=0)
     axes.set_yticks([])

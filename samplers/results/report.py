@@ -16,7 +16,7 @@ from .averages import Agreement, Average, agreements_of, average_of
 from .findings import Finding, Report, banded, r_hat_finding
 from .functional import Functional
 from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
-from .statistics import LEAST, flattened, labels, sample_size_of_ranks
+from .statistics import LEAST, flattened, labels, moments, sample_size_of_ranks, tail_of_weights
 
 RARE = 1e-3  # share of proposals up to which divergent ones leave the verdict open: steps from far tails overshoot
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -26,6 +26,7 @@ AT_LENGTH = 2**20, 2**12  # and where somebody did
 EVALUATIONS = 100  # draws of each chain at which the gradient is taken, at least
 SPENT = 0.05  # of the run's evaluations of the gradient
 FOLDED = 16  # draws of each chain at which it is taken at once
+HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
 Answer = list[Finding] | str  # findings, or the reason why there are none
@@ -49,6 +50,7 @@ class Subject:
     evaluations: int | None
     of: Functional | None = None
     numbers: Sequence[int] = ()
+    weights: torch.Tensor | None = None  # of mean 1, `(chains, draws)`; None where all are equal
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -63,8 +65,8 @@ class Subject:
         return chains, draws
 
     @cached_property
-    def thinned(self) -> dict[str, tuple[torch.Tensor, list[str]]]:
-        """Draws `(chains, draws, coordinates)` from all over the run, and the names of the coordinates, by block.
+    def thinned(self) -> dict[str, tuple[torch.Tensor, list[str], torch.Tensor | None]]:
+        """Draws `(chains, draws, coordinates)` all over the run, names of the coordinates, and weights, by block.
 
         Those of the function `of`, where there is one.
         """
@@ -80,12 +82,19 @@ class Subject:
                 self.notes.append(f"mixing of {sites.shape[2] - len(chosen)} of {sites.shape[2]} coordinates of {name}")
             room = max(numbers, 4 * len(chosen) / self.tolerance**2)
             thin = max(1, min(math.ceil(x.shape[0] * x.shape[1] * len(chosen) / room), x.shape[1] // 32))
-            thinned[name] = sites[:, ::thin, ::every], chosen
+            thinned[name] = sites[:, ::thin, ::every], chosen, self.weighing(range(0, x.shape[1], thin))
         return thinned
+
+    def weighing(self, some: Any) -> torch.Tensor | None:
+        """The weights of some draws, of mean 1 among them; None where all are equal."""
+        if self.weights is None:
+            return None
+        w = self.weights[:, some]
+        return w / w.mean()
 
     @cached_property
     def slopes(self) -> Any:
-        """Draws of the target and grad U there, as by `PairedRun.slopes`; as text, the reason why there are none."""
+        """Draws of the target, grad U there and weights, as by `PairedRun.slopes`; as text, the reason for none."""
         if self.again is None:
             return "the run is not at hand, these draws were loaded, copied or put together"
         if self.evaluations == 0:
@@ -104,7 +113,7 @@ class Subject:
         parts = [
             (name, [x.reshape(chains, number, *x.shape[2:]) for x in (at, *of)]) for name, (at, of) in folded.items()
         ]
-        return {name: (at, of) for name, (at, *of) in parts if at.numel()}
+        return {name: (at, of, self.weighing(spread)) for name, (at, *of) in parts if at.numel()}
 
     @property
     def rewriting(self) -> str:
@@ -209,9 +218,11 @@ def _heat(run: Subject) -> Answer:
     """The temperature that the noise of minibatches adds, less what the recipe takes as supplied."""
     if isinstance(run.slopes, str):
         return run.slopes
+    if run.weights is not None and run.again.has_batches:
+        return "it is measured without the weights of draws"
     variance = Average(0.0, 0.0, 1.0)
     if run.again.has_batches:
-        parts = [flattened((one - other).square() / 2) for _, (one, other) in run.slopes.values()]
+        parts = [flattened((one - other).square() / 2) for _, (one, other), _ in run.slopes.values()]
         variance = average_of(torch.cat(parts, 2).mean(2))
     heat = run.again.heat(variance)
     if isinstance(heat, str):
@@ -242,7 +253,7 @@ def _r_hats(run: Subject) -> Answer:
         return f"of {chains} chain(s) of {draws} draws"
     cure = "Take a longer warmup and more steps: chains, or halves of them, are not of one law."
     findings = []
-    for x, names in run.thinned.values():
+    for x, names, _ in run.thinned.values():  # of the law that the chains have, without weights
         alpha = run.share / (2 * len(names) * len(run.thinned))
         of_block = [
             r_hat_finding(name, agreement, alpha, cure)
@@ -262,9 +273,10 @@ def _configurational(run: Subject) -> Answer:
         return "the recipe's H holds more of the target's energy than U"
     T = run.again.temperature
     findings = []
-    for name, (theta, slopes) in run.slopes.items():
-        products = (theta - theta.mean((0, 1))) * slopes[0]
-        average = average_of(flattened(products).mean(2))
+    for name, (theta, slopes, weights) in run.slopes.items():
+        mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)
+        products = (theta - mean) * slopes[0]
+        average = average_of(flattened(products).mean(2), weights)
         cure = f"Take a smaller step size, or {'larger batches' if len(slopes) > 1 else 'a longer warmup'}."
         alpha = run.share / len(run.slopes)
         slack = 2 * run.tolerance * T
@@ -274,6 +286,8 @@ def _configurational(run: Subject) -> Answer:
 
 def _kinetic(run: Subject) -> Answer:
     momenta = _averages(run, "kinetic_temperature")
+    if momenta and run.weights is not None:
+        return "it was recorded without the weights of draws"
     if not momenta:
         return "no momenta of a Gaussian law were watched"
     findings = []
@@ -300,8 +314,12 @@ def _sample_size(run: Subject) -> Answer:
         return f"of {run.size[1]} draws"
     least = 1 / run.tolerance**2
     findings = []
-    for x, names in run.thinned.values():
-        sizes = sample_size_of_ranks(x).nan_to_num(math.inf).tolist()
+    if run.weights is not None:
+        tail = tail_of_weights(run.weights.log().flatten().numpy())
+        cure = "Few draws have most of the weight: take weights that vary less, of a law nearer to that of the target."
+        findings.append(Finding("Pareto index of the weights", "", tail, None, -math.inf, HEAVY, cure))
+    for x, names, weights in run.thinned.values():
+        sizes = sample_size_of_ranks(x, weights).nan_to_num(math.inf).tolist()
         size, name = min(zip(sizes, names), key=lambda pair: pair[0], default=(math.inf, ""))
         if size < math.inf:
             cure = f"Take {math.ceil(least / max(size, 1))} times as many steps, or chains."

@@ -1,5 +1,8 @@
 """Statistics of chains, one for every component of `(chains, draws, *shape)`: sample sizes, times, R-hat.
 
+Draws may have weights w of mean 1, `(chains, draws)`: a mean m = mean(w x) has the error of the mean of w (x - m), and
+its sample size is that of as many independent draws, of the variance mean(w (x - m)^2).
+
 Source: Vehtari, Gelman, Simpson, Carpenter & Buerkner 2021, "Rank-normalization, folding, and localization"; sums of
 autocorrelations end where Geyer 1992, "Practical Markov chain Monte Carlo", ends them.
 """
@@ -13,17 +16,20 @@ import torch
 LEAST = 4  # draws that a statistic needs
 TAILS = (0.05, 0.95)
 BINS = 512  # of a density
+TAIL = 50  # weights that tell a tail
 AT_ONCE = 2**19  # numbers whose statistics are computed together
 
 
-def sample_size_of_ranks(values: torch.Tensor) -> torch.Tensor:
+def sample_size_of_ranks(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """The effective sample size of the rank-normalised values, ESS of the bulk: `(*shape)` in float64."""
+    if weights is not None:
+        return _per_component(values, lambda x: _sample_size_by(weights, _normal_scores(x, weights)))
     return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x))))
 
 
-def sample_size_of_mean(values: torch.Tensor) -> torch.Tensor:
+def sample_size_of_mean(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """The effective sample size of the mean: `(*shape)` in float64."""
-    return _per_component(values, lambda x: _sample_size(_halves(x)))
+    return _per_component(values, lambda x: _sample_size_by(weights, x))
 
 
 def sample_size_within(values: torch.Tensor) -> torch.Tensor:
@@ -31,47 +37,62 @@ def sample_size_within(values: torch.Tensor) -> torch.Tensor:
     return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x)), between=False))
 
 
-def sample_size_of_tails(values: torch.Tensor) -> torch.Tensor:
+def sample_size_of_tails(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """The smaller effective sample size of the two indicators x <= q, of the 5 % and the 95 % quantile q."""
 
     def statistic(x: torch.Tensor) -> torch.Tensor:
-        quantiles = torch.from_numpy(np.quantile(x.flatten(1).numpy(), TAILS, axis=1, method="lower"))
-        return torch.fmin(
-            *(_sample_size(_halves((x <= q[:, None, None]).double())) for q in quantiles)
-        )  # nan: constant
+        quantiles = torch.from_numpy(_quantiles(x.flatten(1).numpy(), TAILS, weights))
+        sizes = (_sample_size_by(weights, (x <= q[:, None, None]).double()) for q in quantiles)
+        return torch.fmin(*sizes)  # nan: constant
 
     return _per_component(values, statistic)
 
 
-def sample_sizes_of_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def moments(values: torch.Tensor, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The mean and the standard deviation of all draws: `(*shape)` in float64."""
+    x = values.to("cpu", torch.float64)
+    if weights is None:
+        return x.mean((0, 1)), x.std((0, 1))
+    w = weights.reshape(*weights.shape, *(1,) * (x.dim() - 2))
+    mean = (w * x).mean((0, 1))
+    return mean, (w * (x - mean).square()).mean((0, 1)).sqrt()
+
+
+def sample_sizes_of_moments(
+    values: torch.Tensor, weights: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The effective sample sizes of the mean and of the variance, that is of x and of (x - E[x])^2."""
     x = values.to("cpu", torch.float64)
-    x = x - x.mean((0, 1))
-    return sample_size_of_mean(x), sample_size_of_mean(x.square())
+    x = x - moments(x, weights)[0]
+    return sample_size_of_mean(x, weights), sample_size_of_mean(x.square(), weights)
 
 
 def errors_of_moments(
-    values: torch.Tensor, sizes: tuple[torch.Tensor, torch.Tensor]
+    values: torch.Tensor, sizes: tuple[torch.Tensor, torch.Tensor], weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The standard errors of the mean, s/sqrt(ESS), and of s, sqrt(Var[y]/ESS)/(2 s) of y = (x - E[x])^2."""
     x = values.to("cpu", torch.float64)
-    s = x.std((0, 1))
-    y = (x - x.mean((0, 1))).square()
-    return s / sizes[0].sqrt(), y.std((0, 1)) / sizes[1].sqrt() / (2 * s)
+    mean, s = moments(x, weights)
+    y = (x - mean).square()
+    return s / sizes[0].sqrt(), moments(y, weights)[1] / sizes[1].sqrt() / (2 * s)
 
 
-def density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def density(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Points and a density there: numbers counted in bins, smoothed by a Gaussian of Silverman's width.
 
     Source: Silverman 1986, "Density Estimation", eq. (3.31): 0.9 min(sd, interquartile range/1.34) number^(-1/5).
     """
+    w = np.ones(len(values)) if weights is None else weights
     lower, upper = np.quantile(values, [0.25, 0.75])
-    scales = [s for s in (values.std(), (upper - lower) / 1.34) if s > 0]
-    width = 0.9 * min(scales) * len(values) ** -0.2
-    counts, edges = np.histogram(values, BINS, range=(values.min() - 3 * width, values.max() + 3 * width))
+    if weights is not None:
+        lower, upper = _quantiles(values[None], (0.25, 0.75), torch.from_numpy(w))[:, 0]
+    spread = np.average((values - np.average(values, weights=w)) ** 2, weights=w) ** 0.5
+    scales = [s for s in (spread, (upper - lower) / 1.34) if s > 0]
+    width = 0.9 * min(scales) * (w.sum() ** 2 / (w**2).sum()) ** -0.2
+    counts, edges = np.histogram(values, BINS, range=(values.min() - 3 * width, values.max() + 3 * width), weights=w)
     size = edges[1] - edges[0]
     kernel = np.exp(-((np.arange(1 - BINS, BINS) * size / width) ** 2) / 2)
-    return (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), "valid") / (len(values) * size)
+    return (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), "valid") / (w.sum() * size)
 
 
 def pareto_index(logs: np.ndarray) -> float:
@@ -81,7 +102,7 @@ def pareto_index(logs: np.ndarray) -> float:
     Vehtari et al. 2024, "Pareto smoothed importance sampling", for the number of the largest and the prior of k.
     """
     x = np.exp(np.sort(logs - logs.max()))
-    cut = x[-math.ceil(min(len(x) / 5, 3 * math.sqrt(len(x)))) - 1]
+    cut = x[-_largest(len(x)) - 1]
     y = x[x > max(cut, np.finfo(float).tiny)] - cut
     number = len(y)
     if number < 5:
@@ -92,6 +113,22 @@ def pareto_index(logs: np.ndarray) -> float:
     heights = number * (np.log(-b / k) - k)
     b = np.average(b, weights=np.exp(heights - heights.max()))
     return float((number * np.log1p(-b * y).mean() + 5) / (number + 10))
+
+
+def tail_of_weights(logs: np.ndarray) -> float:
+    """The Pareto index of the largest weights, by their logarithms; 0 where they are few, or the largest hardly differ.
+
+    From 0.5 on the variance of the weights is infinite, from 0.7 on means by them are not to be relied on.
+    """
+    finite = logs[np.isfinite(logs)]
+    if len(finite) < TAIL or float(np.ptp(np.sort(finite)[-_largest(len(finite)) :])) < 1e-3:
+        return 0.0
+    return pareto_index(finite)
+
+
+def _largest(number: int) -> int:
+    """How many of so many weights make their tail."""
+    return math.ceil(min(number / 5, 3 * math.sqrt(number)))
 
 
 def labels(name: str, shape: Sequence[int], numbers: Iterable[int] | None = None) -> list[str]:
@@ -111,9 +148,15 @@ def flattened(x: torch.Tensor) -> torch.Tensor:
     return x.flatten(2) if x.dim() > 2 else x[:, :, None]
 
 
-def highest_density(values: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
+def highest_density(
+    values: torch.Tensor, mass: float, weights: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The ends of the shortest interval with this share of all draws, each `(*shape)` in float64."""
     x = flattened(values.detach().to("cpu", torch.float64)).flatten(0, 1).T.contiguous()
+    if weights is not None:
+        number = x.shape[1]
+        shares = (np.arange(number) + 0.5) / number  # as many draws of equal weight, at the quantiles
+        x = torch.from_numpy(_quantiles(x.numpy(), shares, weights).T.copy())
     x = torch.from_numpy(np.sort(x.numpy(), axis=1))
     inside = int(mass * x.shape[1])
     first = (x[:, inside:] - x[:, : x.shape[1] - inside]).argmin(1, keepdim=True)
@@ -121,9 +164,9 @@ def highest_density(values: torch.Tensor, mass: float) -> tuple[torch.Tensor, to
     return low, high
 
 
-def autocorrelation_time(values: torch.Tensor) -> torch.Tensor:
+def autocorrelation_time(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """The integrated autocorrelation time, chains draws/ESS of the mean, in draws: `(*shape)` in float64."""
-    return values.shape[0] * values.shape[1] / sample_size_of_mean(values)
+    return values.shape[0] * values.shape[1] / sample_size_of_mean(values, weights)
 
 
 def split_r_hat(values: torch.Tensor) -> torch.Tensor:
@@ -147,8 +190,30 @@ def _halves(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[:, :, :half], x[:, :, -half:]], 1)
 
 
-def _normal_scores(x: torch.Tensor) -> torch.Tensor:
-    """The normal quantiles of the ranks over all chains, Phi^-1((rank - 3/8)/(number + 1/4)); ties share a rank."""
+def _sample_size_by(weights: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """The effective sample size of the mean of values, by weights of mean 1, `(chains, draws)`: `(components,)`."""
+    if weights is None:
+        return _sample_size(_halves(x))
+    off = x - (weights * x).mean((1, 2), keepdim=True)
+    pull = weights * off
+    return (weights * off.square()).mean((1, 2)) / pull.var((1, 2)) * _sample_size(_halves(pull))
+
+
+def _quantiles(x: np.ndarray, shares: Sequence[float] | np.ndarray, weights: torch.Tensor | None) -> np.ndarray:
+    """The values up to which there is this share of all draws `(components, number)`: `(shares, components)`."""
+    if weights is None:
+        return np.quantile(x, shares, axis=1, method="lower")
+    order = np.argsort(x, axis=1)
+    upto = weights.flatten().numpy()[order].cumsum(1)
+    at = [np.searchsorted(row, np.asarray(shares) * row[-1]) for row in upto]
+    return np.take_along_axis(np.take_along_axis(x, order, 1), np.minimum(at, x.shape[1] - 1), 1).T
+
+
+def _normal_scores(x: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """The normal quantiles of the ranks over all chains, Phi^-1((rank - 3/8)/(number + 1/4)); ties share a rank.
+
+    The rank is the weight of the lesser draws, and a half, and half of its own weight.
+    """
     values = x.flatten(1)
     order = torch.from_numpy(np.argsort(values.numpy(), axis=1))  # several times as fast as torch's
     ordered = values.gather(1, order)
@@ -156,7 +221,13 @@ def _normal_scores(x: torch.Tensor) -> torch.Tensor:
     rank = torch.arange(1, number + 1, dtype=torch.float64, device=x.device)
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    if not is_new.all():
+    if weights is not None:
+        own = weights.flatten()[order]
+        upto = own.cumsum(1)
+        below = (upto - own).where(is_new, 0.0).cummax(1).values
+        above = upto.where(is_new.roll(-1, 1), math.inf).flip(1).cummin(1).values.flip(1)
+        rank = (below + above + 1) / 2
+    elif not is_new.all():
         place = rank.expand_as(ordered)
         first = place.where(is_new, 0.0).cummax(1).values
         last = place.where(is_new.roll(-1, 1), number).flip(1).cummin(1).values.flip(1)

@@ -23,10 +23,13 @@ class Summary(pandas.DataFrame):
     """
 
     @classmethod
-    def of(cls, draws: Mapping[str, torch.Tensor]) -> "Summary":
-        """Moments, interval, errors and convergence of every component of `(chains, draws, *shape)`, by name."""
+    def of(cls, draws: Mapping[str, torch.Tensor], weights: torch.Tensor | None = None) -> "Summary":
+        """Moments, interval, errors and convergence of every component of `(chains, draws, *shape)`, by name.
+
+        `weights`: of the draws, `(chains, draws)`, None where all are equal; R-hat is of the draws as they are.
+        """
         labels = [label for name, x in draws.items() for label in statistics.labels(name, x.shape[2:])]
-        columns = [_columns(x) for x in draws.values()]
+        columns = [_columns(x, weights) for x in draws.values()]
         return cls({name: np.concatenate([c[name].flatten().numpy() for c in columns]) for name in columns[0]}, labels)
 
     @property
@@ -48,19 +51,20 @@ class Summary(pandas.DataFrame):
         )
 
 
-def _columns(draws: torch.Tensor) -> dict[str, torch.Tensor]:
+def _columns(draws: torch.Tensor, weights: torch.Tensor | None) -> dict[str, torch.Tensor]:
     x = draws.detach().to("cpu", torch.float64)
-    errors = statistics.errors_of_moments(x, statistics.sample_sizes_of_moments(x))
+    mean, sd = statistics.moments(x, weights)
+    errors = statistics.errors_of_moments(x, statistics.sample_sizes_of_moments(x, weights), weights)
     tail = 100 * (1 - MASS) / 2
-    low, high = statistics.highest_density(x, MASS)
+    low, high = statistics.highest_density(x, MASS, weights)
     return {
-        "mean": x.mean((0, 1)),
-        "sd": x.std((0, 1)),
+        "mean": mean,
+        "sd": sd,
         f"hdi_{tail:g}%": low,
         f"hdi_{100 - tail:g}%": high,
         "mcse_mean": errors[0],
         "mcse_sd": errors[1],
-        "ess_bulk": statistics.sample_size_of_ranks(x),
-        "ess_tail": statistics.sample_size_of_tails(x),
+        "ess_bulk": statistics.sample_size_of_ranks(x, weights),
+        "ess_tail": statistics.sample_size_of_tails(x, weights),
         "r_hat": statistics.split_r_hat(x),
     }

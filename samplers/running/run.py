@@ -20,6 +20,7 @@ from .pairs import PairedRun
 from .plan import Plan
 from .recording import InMemory
 from .watching import Progress
+from .weighing import log_weights
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Run:
         targets = [b.name for b in recipe.targets]
         values: dict[str, Any] = {}
         beside: dict[str, Any] = {}  # blocks that are no target
-        for name, x in self.record.draws().items():
+        kept = self.record.draws()
+        for name, x in kept.items():
             theta = self.inputs.layout.seen(x) if name in targets else x
             kind = values if name in targets else beside
             kind |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
@@ -99,8 +101,13 @@ class Run:
             exchanges=isinstance(self.chains, Rungs),
         )
         sizes = self.record.step_sizes if self.plan.varies else None
-        info = self._account(began) | ({"targets": list(values)} if beside else {})
-        draws = Draws(values | beside, info=info, step_sizes=sizes, again=None if seen_as else again)
+        draws = Draws(
+            values | beside,
+            info=self._account(began) | ({"targets": list(values)} if beside else {}),
+            step_sizes=sizes,
+            log_weights=log_weights(self.chains, kept, again.inputs, self.plan.kept_temperature),
+            again=None if seen_as else again,
+        )
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 

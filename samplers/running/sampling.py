@@ -41,6 +41,7 @@ from .probe import Probe
 from .recording import Folder, InFolder, InMemory, folder_of
 from .run import Run
 from .start import given_state, whole_state
+from .weighing import check_weights, read_by_weights
 
 SEED = "Give one: noise is a function of it, and the global generator is never used."
 
@@ -119,7 +120,7 @@ def sample(
     * `data`: a tensor, or a tuple of tensors, of one row per datum; torch's Dataset or DataLoader, read once.
     * `batch_size`: rows of a minibatch, drawn with replacement for each chain; None for all data.
     * `metropolis`: whether steps are accepted or rejected by their work, or a `Metropolis`; None for the recipe's own.
-    * `keep`: names of other blocks and adapted quantities to return beside the target.
+    * `keep`: names of other blocks and adapted quantities to return beside the target, and what weights read.
     * `progress`: whether to show a bar; or a function, called with a dict of scalars about once a second.
     * `checkpoint`: a folder, or a `samplers.checkpoints.Folder`, from which the same call continues bit for bit.
     * `parameters`: of the recipe, by name: numbers, tensors of one value per site, operators.
@@ -164,6 +165,7 @@ def sample(
     _check_plan(plan, step_size, first, parameters, where)
     check_energy_is_asked_for(recipe, energy, where)
     plans = [plan] if ladder is None else ladder.plans(plan, batch_size, first_chain + number, where)
+    check_weights(recipe, plan, ladder is not None, where)
 
     start, layout = given_state(
         plan.step,
@@ -309,4 +311,4 @@ def _kept(recipe: Recipe, keep: Any) -> list[str]:
     several = keep if isinstance(keep, (list, tuple, set)) else (keep,)
     names = [] if keep is None else list(several)
     check_known(f"{recipe.name}, keep", "there is no block '{}'", names, [b.name for b in recipe.entries])
-    return list(dict.fromkeys([b.name for b in recipe.targets] + names))
+    return list(dict.fromkeys([*(b.name for b in recipe.targets), *names, *read_by_weights(recipe)]))

@@ -114,10 +114,11 @@ class Progress:
             "steps_per_second": (self.done - self.done_then) / max(now - self.looked, 1e-9),
             "lost": len(self.chains.diverged),
         }
-        scalars |= self.kinetic(temperature)
-        scalars |= self.configurational(temperature)
         scalars |= self.accepted()
-        scalars |= self.effective(now)
+        if self.chains.recipe.weights is None:  # states alone do not tell those of weighted draws
+            scalars |= self.kinetic(temperature)
+            scalars |= self.configurational(temperature)
+            scalars |= self.effective(now)
         self.looked = now
         self.done_then = self.done
         self.bar.tell(_in_words(scalars))

@@ -23,6 +23,7 @@ from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
 from ..results.temperatures import Temperature
 from ..stock import named
+from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
 from .gauges import Clipping, Gauges
@@ -93,6 +94,7 @@ class Optimizer(torch.optim.Optimizer):
         warn_of_layers("Optimizer", params)
         recipe = named(recipe, "Optimizer")
         where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
+        check_unweighted(recipe, where, "a training loop keeps none")
         if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
             what = f"capturable = {capturable!r}, backend = {backend!r}"
             raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")

@@ -21,7 +21,7 @@ from ..stock import named
 from ..target.foreign import check_value
 from ..target.model import Model
 from ..target.potential import differentiated
-from ..target.target import check_energy_is_asked_for, data_of, energy_of
+from ..target.target import check_energy_is_asked_for, check_unweighted, data_of, energy_of
 from ..target.traced import tried
 from .gradient_noise import Kick, gradient_noise, kick_of, without
 from .mode import EnergyAt
@@ -128,6 +128,7 @@ def tune(
     # Most lines read arguments.
     recipe = named(recipe, "tune")
     where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
+    check_unweighted(recipe, where, "what is tuned is the law of equal ones")
     chains = integer(where, "chains", chains, least=1)
     seed = integer(where, "the seed", seed, least=0)
     temperature = number(where, "temperature", temperature, above=0)
