@@ -148,7 +148,12 @@ def draw_bias(path: Path) -> None:
 
 def draw_exhibit(path: Path, exhibit: Exhibit) -> None:
     """The draws of a sampler of the gallery: on the contours of the banana, or beside the density of its one site."""
-    draws = [x.reshape(-1).numpy() for x in exhibit.drawn(exhibit.steps // 10).values()]
+    coordinates, weights = exhibit.drawn(exhibit.steps // 10)
+    draws = [x.reshape(-1).numpy() for x in coordinates.values()]
+    if exhibit.recipe.weights is not None:  # as many draws of equal weight
+        shares = weights.double().reshape(-1).numpy() / weights.double().sum().item()
+        chosen = np.random.default_rng(0).choice(len(shares), len(shares), p=shares)
+        draws = [x[chosen] for x in draws]
     figure, axes = plt.subplots(figsize=(3.2, 2), layout="constrained")
     if exhibit.recipe.potential is not None:
         axes.plot(*(x[:: max(1, len(x) // SHOWN)] for x in draws), ".", markersize=1.5, alpha=0.5, color="tab:blue")

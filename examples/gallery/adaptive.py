@@ -1,9 +1,12 @@
-"""Preconditioners and masses that follow what the steps see; each is exact given the frozen one, and settles."""
+"""Preconditioners, masses and clocks that follow what the steps see.
+
+Each is exact given the frozen one, and settles; but for the clock, which does not settle, and is the weight of a draw.
+"""
 
 from exhibit import Exhibit
 from sympy import sqrt
 
-from recipe import Recipe, adapted, fraction, grad, positive, potential, step_number, total, vector
+from recipe import Recipe, adapted, fraction, grad, positive, potential, step_number, step_size, total, vector
 
 theta, p = vector("theta"), vector("p")
 U = potential(theta)
@@ -52,4 +55,26 @@ haario = Recipe(
     scheme="Euler",
 )
 
-GALLERY = [Exhibit(adagrad, 0.02, 40_000), Exhibit(rmsprop, 0.1, 20_000), Exhibit(haario, 0.02, 40_000)]
+# Time runs slower where gradients have been large: the weights are its rate. Leimkuhler, Lohmann & Whalley 2025.
+gamma, most = positive("gamma", default=1.0), positive("most", default=2.0)
+zeta = adapted("zeta", start=1.0, domain="positive")
+psi = least * (sqrt(zeta) + most) / (sqrt(zeta) + least)
+samadams = Recipe(
+    name="samadams",
+    source="Leimkuhler, Lohmann & Whalley 2025",
+    state=(theta, p),
+    target=theta,
+    H=U + total(p**2) / 2,
+    D={p: gamma * psi},
+    Q={(theta, p): -psi},
+    adapt={zeta: zeta + step_size * (total(g**2) - zeta)},
+    weights=psi,
+    scheme="B A O A B",
+)
+
+GALLERY = [
+    Exhibit(adagrad, 0.02, 40_000),
+    Exhibit(rmsprop, 0.1, 20_000),
+    Exhibit(haario, 0.02, 40_000),
+    Exhibit(samadams, 0.05, 40_000),
+]

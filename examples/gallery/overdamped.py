@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from exhibit import Exhibit
-from sympy import Matrix, cos, log
+from sympy import Matrix, Rational, cos, log
 
-from recipe import Recipe, numerical, positive, potential, scalar, total, vector
+from recipe import Recipe, numerical, positive, potential, scalar, temperature, total, vector
 
 theta = vector("theta")
 x, y = scalar("x"), scalar("y")
@@ -95,14 +95,26 @@ runge_kutta = replace(
 # ---- what reads U itself, and not its gradient alone
 
 # The energy is flattened by a function of itself, so that chains climb: weights of the draws undo it. Deng et al. 2020.
-flat = U + log(1 + U)
+psi = (1 + U**2) ** Rational(-1, 2)
+flat = U + temperature * log(psi)
 contour = Recipe(
     name="contour",
     source="Deng, Lin & Liang 2020, with the weights of their levels at hand",
     state=(theta,),
     H=flat,
     D={theta: 1},
-    marginal=flat,
+    weights=psi,
+    scheme="Euler",
+)
+
+# Time runs slower where U is high, dtheta = -psi grad U dt + sqrt(2 psi) dW; weights take the place of a correction.
+rescaled = Recipe(
+    name="time-rescaled",
+    source="Leroy, Leimkuhler, Latz & Higham 2024, without their correction",
+    state=(theta,),
+    H=flat,
+    D={theta: psi},
+    weights=psi,
     scheme="Euler",
 )
 
@@ -165,6 +177,7 @@ GALLERY = [
     Exhibit(midpoint, 0.01, steps=100_000),
     Exhibit(runge_kutta, 0.02, steps=50_000),
     Exhibit(contour, 0.005, steps=100_000),
+    Exhibit(rescaled, 0.01, steps=100_000),
     Exhibit(cir, 1.0, steps=2000),
     Exhibit(wright_fisher, 0.005),
     Exhibit(student, 0.005),
