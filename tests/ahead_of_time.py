@@ -252,7 +252,7 @@ def chains_of(case, dtype, energy, chains, found):
 
     import integrators
     from integrators.kernels import gpu
-    from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
+    from integrators.kernels.trajectory import TrajectoryOnGPU
 
     class Compiled(gpu.Launch):
         def __call__(self):

@@ -13,8 +13,7 @@ from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, 
 from samplers import catalogue
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.grids import Unresolved
-from samplers.testing.laws import Composition
-from samplers.testing.metropolis import metropolis
+from samplers.testing.laws import Composition, metropolis
 from samplers.testing.subject import sites_of, subject_of
 
 theta, p, r, s, xi = vector("theta"), vector("p"), vector("r"), vector("s"), scalar("xi")

@@ -15,8 +15,7 @@ from test_trajectories import COUPLED, ON_KERNELS, errors
 import integrators
 import samplers
 from integrators.kernels import choice
-from integrators.kernels.trajectory import Trajectory
-from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
+from integrators.kernels.trajectory import Trajectory, TrajectoryOnGPU
 from integrators.passes import Unsupported
 from recipe import Energy, RecipeError
 from samplers.running import choice as choice_of_run

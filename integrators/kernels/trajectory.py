@@ -1,4 +1,4 @@
-"""Kernels of many steps: chains on a symbolic energy, moved in one call."""
+"""Kernels of many steps, in C++ and on a GPU in Triton: chains on a symbolic energy, moved in one call."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ from recipe.errors import RecipeError
 
 from ..backends.cpp_by_site import by_site_source
 from ..backends.cpp_unrolled import unrolled_source
+from ..backends.loading import load
 from ..backends.unrolled import UNROLLED_SITES, sites_of
-from ..noise import Key
+from ..noise import Key, steps_of_block
 from ..passes import inputs
 from ..program import DERIVATIVES, Program
+from . import gpu
 from .addresses import address, addresses, plain
 from .constants import NUMBER_TYPES, Constants, check_numbers
 from .native import library
@@ -30,6 +32,9 @@ OF_NO_STEP = -2  # gradient_step: carried derivatives are given, or there are no
 P, I, U = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
 ARGUMENTS = {"run": [P, P, P, I, I, I, I, I, U, I, I, P, I, P], "gradient": [P, I]}  # of C++, in their order
 OF_DATA = {"run": [P, I], "gradient": [I, U, U, P]}  # further arguments where sites are looped over
+LANES_ON_GPU = (32, 128)  # chains of a program: one warp, or four warps for more than MANY chains
+MANY = 2**17  # number of chains that fill a GPU
+WARP = 32
 
 
 class _Data(ctypes.Structure):
@@ -243,3 +248,52 @@ class Trajectory:
 
 def _count(rows: dict[str, range]) -> int:
     return sum(map(len, rows.values()))
+
+
+class TrajectoryOnGPU(Trajectory):
+    """A `Trajectory` by a Triton kernel on the device of its state, with the same numbers up to rounding.
+
+    The state stays in registers for all steps of a launch. Raises RecipeError if the Program has no such kernel, or
+    Triton is not installed.
+    """
+
+    backend = "triton"
+    width = 1
+
+    @staticmethod
+    def devices() -> list[str]:
+        """The device types of the kernels."""
+        return gpu.devices_of_triton()
+
+    def _compile(self, target):
+        self.real = gpu.real_of(self.where, target.dtype)
+        gpu.check_launches(self.where, target.device)
+        from ..backends.triton_unrolled import unrolled_kernels
+
+        source = unrolled_kernels(self.program, self.sites)
+        self.columns = [plain("data", t) for t in self.data]
+        where = addresses("data", self.columns) or [0]
+        self.where_columns = gpu.sent(torch.tensor(where, dtype=torch.int64, device="cpu"), target.device)
+        self.kernels = load(source, f"<sde-recipe {self.program.recipe.name} {self.program.scheme} triton chains>")
+
+    def _launch(self, steps, first_step, table, stride, drawn, kept, thin, first_kept):
+        device = self.numbers.device
+        places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
+        places[kept] = torch.arange(len(kept), device="cpu")
+        memory = drawn, gpu.sent(places, device), gpu.sent(table, device), self.died
+        numbers = self.gradient_step, steps, thin, first_kept, len(kept), stride
+        self._start("run", first_step, *memory, *numbers, VARIES=bool(stride))
+
+    def _take_gradient(self):
+        self._start("gradient", self.gradient_step)
+
+    def _start(self, name, step, *arguments, **constants):
+        rows = len(self.columns[0]) if self.columns else 0
+        batch = self.batch_size or rows
+        of_chains = self.numbers, self.where_columns, self.chains, self.first_chain, step, gpu.signed(self.seed)
+        lanes = LANES_ON_GPU[self.chains > MANY]
+        constants |= {"DRAWN": self.batch_size is not None, "FEW": batch if steps_of_block(batch) > 1 else 0}
+        constants |= {"R": self.real, "LANES": lanes, "enable_fp_fusion": True, "num_warps": lanes // WARP}
+        programs = (-(-self.chains // lanes),)
+        with gpu.on(self.numbers.device):
+            gpu.Launch(name, self.kernels[name], programs, (*of_chains, rows, batch, *arguments), constants)()

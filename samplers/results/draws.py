@@ -20,7 +20,7 @@ from .accuracy import Accuracy, accuracy_of
 from .arguments import checked_log_weights, checked_step_sizes, refuse_weights
 from .findings import Report
 from .functional import Functional
-from .predicting import predictions_of
+from .predictive import predictions_of
 from .record import arviz_of, check_record, named
 from .report import ALPHA, TOLERANCE, Subject, report_of
 

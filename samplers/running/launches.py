@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from integrators.kernels.trajectory import Trajectory
-from integrators.kernels.trajectory_on_gpu import TrajectoryOnGPU
+from integrators.kernels.trajectory import Trajectory, TrajectoryOnGPU
 from integrators.program import DERIVATIVES
 from integrators.step import Step
 from recipe.symbols import num_data

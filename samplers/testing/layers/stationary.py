@@ -7,13 +7,13 @@ import torch
 
 from integrators.domains import in_domain
 
+from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, monomial
 from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 from .chains import exact_start, features_by_site, mirrored_chains, moved_chains, noise_of, sites_of_a_run, worst_moment
 from .defect import is_resolved, moved, one_step_defect
 
-BOUND = 7.5  # standard errors, exceeded by a right sampler once in 1e13 comparisons
 STEPS, HALVINGS = 8, 6
 
 
@@ -44,7 +44,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
         layer,
         f"standard errors that E {name} is off after {STEPS} steps",
         score,
-        BOUND,
+        STANDARD_ERRORS,
         "the law of the chains stays exp(-H/T), up to the defect of every step",
         about,
     )
@@ -66,7 +66,7 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
             layer,
             f"standard errors of the correlation with {name}",
             abs(correlation),
-            BOUND,
+            STANDARD_ERRORS,
             "every chain and every site has its own noise",
             about,
         )

@@ -12,12 +12,12 @@ from integrators.work import ACCEPTED, WORK
 
 from ..arguments import TEMPERATURE
 from ..features import features_of
+from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, fitting_degree
 from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 from .chains import accepted_chains, exact_start, noise_of, worst_moment
 
-BOUND = 7.5  # standard errors, exceeded by a right step once in 1e13 comparisons
 CHAINS, STEPS = 10_000, 20
 LARGEST, HALVINGS = 1.0, 8
 ACCEPTED_SHARE = 0.5  # of steps, at least, at the step size of the check
@@ -38,11 +38,13 @@ def work(subject: Subject) -> Results:
     odd = (np.tanh(works / 2) / (1 + np.exp(np.clip(works, None, 500)))).mean(1)
     off = abs(odd.mean()) / max(odd.std() / len(odd) ** 0.5, ROUNDING)
     identity = "E f(W) = E f(-W) exp(-W/T) (Crooks)"
-    yield Result("work", f"standard errors that E f(W) is off 0 at h = {h}", off, BOUND, identity, about)
+    yield Result("work", f"standard errors that E f(W) is off 0 at h = {h}", off, STANDARD_ERRORS, identity, about)
     features = len(features_of(subject.recipe))
     score, name = worst_moment(subject.recipe, start, states[-1], exponents(features, fitting_degree(features)))
     law = "min(1, exp(-W/T)) leaves exp(-H/T) as it is at every h"
-    yield Result("work", f"standard errors that E {name} is off after {STEPS} steps", score, BOUND, law, about)
+    yield Result(
+        "work", f"standard errors that E {name} is off after {STEPS} steps", score, STANDARD_ERRORS, law, about
+    )
     share = _share(states)
     yield Result("work", "share of accepted steps", share, 0.1, "steps are accepted", about, least=True)
     return None
