@@ -26,7 +26,10 @@ class Projection(Declared):
     on: Block
 
     def __new__(cls, u):
-        return cls._of(f"project_{u}", {"nonnegative": True}, u)
+        return cls._of(f"P_{u}", {"nonnegative": True}, u)
+
+    def __getnewargs_ex__(self):
+        return (self.on,), {}
 
     @property
     def free_symbols(self) -> set:

@@ -1,5 +1,6 @@
 """Blocks on the unit sphere: the proof, the flows, the work of the kick, and what is refused."""
 
+import pickle
 from dataclasses import replace
 from itertools import product
 
@@ -106,6 +107,12 @@ def test_the_generator_has_the_mean_0_in_ambient_coordinates(monkeypatch):
     monkeypatch.setattr(Projection, "divergence", property(lambda P: -P.on * (total(1) + 1)))  # of the ambient space
     ambient = replace(MICROCANONICAL, name="ambient")
     assert ambient.residual() != 0 and generator_means(ambient) > 0.01
+
+
+def test_a_recipe_of_a_sphere_is_copied_whole_and_printed():
+    again = pickle.loads(pickle.dumps(MICROCANONICAL))
+    assert again.drift == MICROCANONICAL.drift and again.Q == MICROCANONICAL.Q
+    assert "project(u)/(n - 1)" in str(again) and "P_{u}" in again.latex()
 
 
 def state_of(chains, sites, seed=0):
