@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 from dataclasses import replace
 from functools import cache
@@ -104,15 +105,21 @@ def test_tuned_exact_chains_have_the_moments_of_the_target(name, recipe, given):
     assert all(abs(score) < 4 for score in scores.values()), scores
 
 
-def tuned():
-    return tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=3)
+def tuned(progress=False):
+    return tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=3, progress=progress)
 
 
 once = cache(tuned)
 
 
-def test_the_same_arguments_give_the_same_settings_and_an_account_of_them():
-    first, second = once(), tuned()
+def test_the_same_arguments_give_the_same_settings_and_an_account_of_them(capsys):
+    """A bar shows what is spent; where chains have met no longer window follows, which would cost 36,416 gradients."""
+    first = once()
+    assert not capsys.readouterr().err
+    second = tuned(progress=True)
+    shown = capsys.readouterr().err
+    spent = int(re.findall(r"sgld, tune: .* (\d+)/200000 .* trials: effective draws a gradient", shown)[-1])
+    assert 0.9 < spent / second.reasons["gradients"] <= 1 and second.reasons["gradients"] < 28_000
     assert first.arguments["step_size"] == second.arguments["step_size"]
     assert torch.equal(first.arguments["init"].point["theta"], second.arguments["init"].point["theta"])
     assert first.arguments["init"].point["theta"].shape == (4, 1) and first.arguments["metropolis"].repeat == 1

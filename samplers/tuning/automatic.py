@@ -80,6 +80,7 @@ def _settings(asked: dict[str, Any]) -> Settings:
         asked["energy"],
         temperature=asked["temperature"],
         chains=len(chains) if isinstance(chains, range) else chains,
+        progress=asked["progress"] is True,
         **arguments,
         **asked["parameters"],
     )

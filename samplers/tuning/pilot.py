@@ -14,10 +14,11 @@ from ..results.statistics import sample_size_of_mean
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
+from ..running.watching import Bar
 from ..target.coordinates import Affine
 
 STUCK = 0.02  # the least acceptance of a chain in the harmonic mean
-TRIAL = 320  # words of a trial
+TRIAL = 160  # words of a trial
 LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
     "accepted none of",
@@ -33,7 +34,8 @@ class Pilot:
     """Chains that are moved by short Metropolised runs, whose law is exp(-H/T) at every step size.
 
     `fixed`: arguments of `samplers.sample` for all runs; `theta`: the last states, `(chains, *shape)`, in `coordinates`
-    if given; `runs` counts the runs, `gradients` those of all chains: one a word, and those that the caller adds.
+    if given; `runs` counts the runs, `gradients` those of all chains: one a word, and those that the caller adds;
+    `bar`: shows them.
     """
 
     recipe: Recipe
@@ -45,6 +47,7 @@ class Pilot:
     coordinates: Affine | None = None
     runs: int = 0
     gradients: int = 0
+    bar: Bar = field(default_factory=lambda: Bar("pilot", 0, shown=False))
 
     def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
         """Runs `steps` steps at each of the step sizes, and returns the draws of theta and the work of each step.
@@ -73,6 +76,7 @@ class Pilot:
             )
         there = {name: draws[name].to(self.theta.device) for name in (target, "work")}
         self.theta = _freed(there[target], self.theta)
+        self.bar.update(len(step_sizes) * steps * repeat * len(self.theta))
         return there
 
     def flat(self, theta: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 In dense coordinates the covariance of pilot draws, by a shrunk estimate, is the identity.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,12 +52,12 @@ def preconditioned(
     if seen < ALIKE:
         plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
         return plain
-    plain.race(repeat)
+    plain.begin(repeat)
     if plain.is_spent:
         plain.reasons["coordinates"] = "those of the energy: the gradients of the budget are spent"
         return plain
     dense = _dense(plain, parameters, held, where)
-    dense.race(repeat, plain.axis)
+    dense.begin(repeat, plain.axis)
     is_better = dense.best.efficiency >= MORE * plain.best.efficiency
     if plain.r_hat > APART:  # sample sizes of chains apart tell nothing
         is_better = dense.r_hat < plain.r_hat
@@ -86,7 +87,8 @@ def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any],
         tuner = Tuner(problem, pilot, held, 0, where, scaled=False)
         tuner.settle(LONGEST)  # one window
         draws = tuner.later
-        if tuner.r_hat < MET and condition(draws.flatten(2), torch.ones_like(draws[0, 0]).flatten()) < ALIKE:
+        flat = draws.flatten(2)
+        if tuner.r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat):
             break
     tuner.budget = plain.budget
     return tuner
@@ -123,6 +125,24 @@ def shrunk(draws: torch.Tensor) -> torch.Tensor:
     away = (n + 1 - 2 / sites) * (square - trace**2 / sites)
     rho = 1.0 if away <= 0 else min(1.0, ((1 - 2 / sites) * square + trace**2) / away)
     return (1 - rho) * S + rho * trace / sites * torch.eye(sites, dtype=S.dtype, device=S.device)
+
+
+def of_chance(draws: torch.Tensor) -> float:
+    """The condition number of the covariance of independent draws of a unit Gaussian, as many as these in effect.
+
+        ((1 + r) / (1 - r))^2,  r = sqrt(sites/n),
+
+    for draws `(chains, draws, sites)`, with n the mean of the effective numbers of their squares.
+
+    Source: Marchenko & Pastur 1967.
+
+    >>> round(of_chance(torch.randn(4, 1000, 40, generator=torch.Generator().manual_seed(0))), 1)
+    1.5
+    """
+    away = draws.to(torch.float64) - draws.mean((0, 1))
+    n = float(sample_size_of_mean(away.square()).nan_to_num(nan=1.0).mean())
+    r = (draws.shape[-1] / n) ** 0.5
+    return ((1 + r) / (1 - r)) ** 2 if r < 1 else math.inf
 
 
 def condition(draws: torch.Tensor, units: torch.Tensor) -> float:

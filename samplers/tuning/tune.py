@@ -17,6 +17,7 @@ from ..results.geometry import advice_of
 from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
+from ..running.watching import Bar
 from ..stock import named
 from ..target.foreign import check_value
 from ..target.model import Model
@@ -81,6 +82,7 @@ def tune(
     metropolis: bool | Metropolis | None = True,
     bias: float = 0.02,
     budget: int = 200_000,
+    progress: bool = True,
     **parameters: Any,
 ) -> Settings:
     """The settings of a run, chosen by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
@@ -107,7 +109,8 @@ def tune(
     dense coordinates are chosen for several potentials, nor for a `mapped` recipe, whose scales are of z. With
     `batch_size` pilot chains start at the mode that L-BFGS finds from `init`.
 
-    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins. The reasons have
+    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins; `progress`:
+    whether a bar on stderr shows how many of them are spent, and what they have told. The reasons have
     numbers, too: the `chains` and `gradients` of the pilot, the worst `r_hat` of the last window, and the
     `ratio_of_scales`, the greatest over the least; chains that have not met give a RuntimeWarning with these.
     Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments are those of
@@ -167,19 +170,20 @@ def tune(
     at = EnergyAt(problem.value(rows), where)
     z = z if kick is None else at.mode(z[0])[None]
     starts = _finite(at.value, z[torch.arange(max(chains, LEAST_CHAINS)) % len(z)], where)
-    pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters))
-    tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
-    if tuner.r_hat > APART:
-        _warn_of_spike(tuner, centred, where)
-    if proposal is not None:
-        tuner.choose(repeat)
-    else:
-        tuner.unadjusted(bias, step.order)
-    if kick is not None:
-        batches = data_of(energy, data, batch_size, z, where)
-        assert batches is not None
-        noisy = tuner.problem.value(batches)
-        tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
+    with Bar(where, budget, shown=progress, unit=" gradients") as bar:
+        pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters), bar=bar)
+        tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
+        if tuner.r_hat > APART:
+            _warn_of_spike(tuner, centred, where)
+        if proposal is not None:
+            tuner.choose(repeat)
+        else:
+            tuner.unadjusted(bias, step.order)
+        if kick is not None:
+            batches = data_of(energy, data, batch_size, z, where)
+            assert batches is not None
+            noisy = tuner.problem.value(batches)
+            tuner.minibatches(kick, gradient_noise(noisy, tuner.pilot.theta, batches, seed, where), bias, parameters)
 
     states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
     states = states if isinstance(states, dict) else {recipe.targets[0].name: states.clone()}

@@ -28,7 +28,7 @@ OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
 UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are drawn anew before each
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LENGTHS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LAST = 10  # proposals of the chosen size, after which the run goes on
 
 
@@ -75,6 +75,7 @@ class Tuner:
         self.frequency = self._damp(float((self.units * self._roots_of_masses()).square().max()))
         self.axis = torch.zeros(pilot.theta[0].numel(), dtype=torch.float64)
         self.r_hat = math.inf
+        self.lengths = LENGTHS
         self.trials: list[Trial] = []
         self.best: Trial
         self.guess = coarse(pilot, self._wanted, where)
@@ -93,11 +94,13 @@ class Tuner:
                 self.guess = coarse(self.pilot, self._wanted, self.where)
             stale = 0 if self.r_hat < FALLS * least else stale + 1
             least = min(least, self.r_hat)
+            if self.r_hat < MET and 2 * words > LONGEST:
+                break
             if words >= LONGEST:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
-                if self.r_hat < MET or stale > (self.r_hat > APART) or self.is_spent:
+                if stale > (self.r_hat > APART) or self.is_spent:
                     break
             words = min(2 * words, max(words, LONGEST))
         self._explain(len(self.later.flatten(0, 1)))
@@ -108,7 +111,8 @@ class Tuner:
         run = self.pilot.run(sizes, max(2, words // (self.words * len(sizes))), self.words)
         draws = run[self.pilot.recipe.targets[0].name]
         self.r_hat = float(split_r_hat(draws).nan_to_num(nan=1.0).max())
-        self.later = draws[:, draws.shape[1] // 2 :]
+        self.pilot.bar.tell(f"windows: R-hat of {words} words {self.r_hat:.3g}")
+        self.later = draws if self.r_hat < MET else draws[:, draws.shape[1] // 2 :]
         self.units = self._units()
         self._rescale()
         weights = self._roots_of_masses()
@@ -127,36 +131,40 @@ class Tuner:
         """Whether the gradients of the budget are spent."""
         return self.pilot.gradients >= self.budget
 
-    def race(self, repeat: int | None, *axes: torch.Tensor) -> None:
-        """Tries numbers of words of a proposal, or the given one; `best` is then the trial of most draws a gradient.
+    def begin(self, repeat: int | None, *axes: torch.Tensor) -> None:
+        """Tries the given number of words of a proposal, or those of somewhat less than a quarter period.
 
-        From somewhat below a quarter period of the slowest direction the shorter ones, or else the longer ones, are
-        tried as long as they are better. `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose
-        sample size counts beside the slowest direction's.
+        `axes`: directions outside of the pilot's coordinates, `(sites,)`, whose sample size counts beside the slowest
+        direction's.
         """
         slowest = self.axis.to(torch.float64)
         if self.pilot.coordinates is not None:
             slowest = torch.linalg.solve(self.pilot.coordinates.matrix.T.to(torch.float64), slowest)
-        directions = torch.stack([slowest, *axes])
-        if repeat is not None or not self.has_momenta:
-            self._try(repeat or 1, directions)
-            return
+        self.directions = torch.stack([slowest, *axes])
         likely = 1.0 if self.words == 1 else min(LONG, SHARE * self._longest(1) / self.guess)
-        first = min(range(len(LENGTHS)), key=lambda k: abs(LENGTHS[k] - likely))
-        self._try(LENGTHS[first], directions)
-        for way in (LENGTHS[:first][::-1], LENGTHS[first + 1 :]):
+        if repeat is not None or not self.has_momenta:
+            self.lengths = (repeat or 1,)
+        self._try(min(self.lengths, key=lambda length: abs(length - likely)))
+
+    def race(self) -> None:
+        """Tries more words of a proposal than at the beginning, or else fewer, as long as they are better.
+
+        `best` is then the trial of most effective draws a gradient.
+        """
+        first = self.lengths.index(self.trials[0].repeat)
+        for way in (self.lengths[first + 1 :], self.lengths[:first][::-1]):
             for length in way if self.best is self.trials[0] else ():
                 if self.is_spent or self.r_hat > APART:  # sample sizes of chains apart tell nothing
                     return
-                self._try(length, directions)
+                self._try(length)
                 if self.trials[-1] is not self.best:
                     break
 
-    def _try(self, length: int, directions: torch.Tensor) -> None:
+    def _try(self, length: int) -> None:
         """A trial of so many words, at the step size of the one before, corrected by the acceptance there."""
         for _ in range(2):
             h = min(self.guess, self._longest(length))
-            one = trial(self.pilot, h, length, directions)
+            one = trial(self.pilot, h, length, self.directions)
             if h == self.guess:
                 self.guess = corrected(h, one.acceptance, self._wanted)
             if abs(one.acceptance - self._wanted) < OFF or h < self.guess:
@@ -164,11 +172,13 @@ class Tuner:
         if not self.trials or one.efficiency > CLEARLY * self.best.efficiency:
             self.best = one
         self.trials.append(one)
+        self.pilot.bar.tell(f"trials: {in_words(self.trials)}")
 
     def choose(self, repeat: int | None) -> None:
         """Chooses step size and words of the best trial, for exact chains; `repeat`: the number of words, if fixed."""
         if not self.trials:
-            self.race(repeat)
+            self.begin(repeat)
+        self.race()
         best = self.best
         accepted = f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted"
         asked = f"where {100 * self._wanted:.0f} % are asked"
