@@ -408,8 +408,12 @@ def test_slow_gradients_of_all_data_are_not_taken_for_clipped():
 def test_a_state_of_another_sampler_is_refused():
     params = parameters()
     optimizer = built("sghmc", params)
-    for other in (built("sgnht", params), built("sghmc", params, seed=3), built("sghmc", params, scheme="G A")):
-        with pytest.raises(RecipeError, match="it is the state of"):
+    for other, differs in (
+        (built("sgnht", params), "'recipe': 'sgnht', 'scheme': .*}, this is {'recipe': 'sghmc'"),
+        (built("sghmc", params, seed=3), "'seed': 3}, this is {'seed': 0}"),
+        (built("sghmc", params, scheme="G A"), "'scheme': 'G A'}, this is {'scheme': 'B A O A B'}"),
+    ):
+        with pytest.raises(RecipeError, match=f"it is the state of {{{differs}"):
             optimizer.load_state_dict(other.state_dict())
     with pytest.raises(RecipeError, match="state of None"):
         optimizer.load_state_dict(torch.optim.SGD(params, lr=1).state_dict())

@@ -74,7 +74,10 @@ def check_same(where: str, group: Mapping[str, Any], state: Mapping[str, Any], i
     """Refuses the state of a group of another sampler, seed, or number of data."""
     mine, other = ({name: x for name, x in g.get("sampler", {}).items() if name != "frozen"} for g in (group, state))
     if other != mine:
-        raise RecipeError(where, f"it is the state of {other or None}, this is {mine}", do="Make the same one.")
+        names = [name for name in {**mine, **other} if mine.get(name) != other.get(name)]
+        here, there = ({name: own.get(name) for name in names} for own in (mine, other))
+        what = f"it is the state of {there if other else None}, this is {here}"
+        raise RecipeError(where, what, do="Make the same one.")
     missing = [name for name in group if name not in state]
     if missing:
         what = f"group {index} of the state has no {', '.join(missing)}"
