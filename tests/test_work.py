@@ -8,6 +8,7 @@ import signal
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import cycle, product
 
 import pytest
 import sympy
@@ -283,8 +284,9 @@ MANY_SITES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpp"])
-@pytest.mark.parametrize("name", MANY_SITES)
+@pytest.mark.parametrize(
+    "name, backend", covering(product(MANY_SITES, ["torch", "cpp"]), zip(MANY_SITES, cycle(["torch", "cpp"])))
+)
 def test_the_work_of_many_sites_is_exact_in_float32(name, backend):
     """H itself is rounded to .06, with MALA to .008."""
     single, double = (works_at_large_H(**MANY_SITES[name], backend=backend, dtype=d) for d in FLOATS)
