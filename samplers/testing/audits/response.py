@@ -134,8 +134,8 @@ def _responses(experiment, h, time):
         raise Unseen
     init = torch.zeros(law.dim + count + CHECKED, law.dim)
     init[: law.dim] = sd.diag()
-    numbers = torch.zeros(len(init), count)
-    numbers[law.dim : -CHECKED] = torch.eye(count)
+    numbers = torch.zeros(count, len(init)).T  # a step reads columns
+    numbers[law.dim : -CHECKED].fill_diagonal_(1)
     numbers[-CHECKED:] = torch.randn(CHECKED, count, generator=experiment.generator)
     theta, read = run(init, steps, numbers)
     of_start, of_numbers, checked = theta.split([law.dim, count, CHECKED])
