@@ -293,7 +293,8 @@ for likelihood, scale in {"": sigma**2, "-classification": 1}.items():  # of a c
         heavy = dict(parameters=row["parameters"] | HEAVY, auxiliary=MAXWELL | row.get("auxiliary", {}))
         ROWS[f"sgld-sa{likelihood}{mode}"] = FIRST_ORDER | row
         ROWS[f"sghmc-sa{likelihood}{mode}"] = SECOND_ORDER | row | heavy
-RUNS = {name: Run(catalogue[name].bind(**BOUND.get(name, {})), **row) for name, row in ROWS.items()}
+RECIPES = dict(catalogue) | {name: catalogue[name].bind(**functions) for name, functions in BOUND.items()}
+RUNS = {name: Run(RECIPES[name], **row) for name, row in ROWS.items()}
 MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), "xi": (1, 2), "gamma": (1,)}
 
 # without the forms of SGLD-SA that differ in the scale of U alone, and the one law that takes seconds
