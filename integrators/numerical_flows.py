@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sympy import Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt, sympify
+from sympy import Abs, Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt, sympify
 
 from recipe.errors import RecipeError
 from recipe.symbols import Block, Crossing, Partial, Total, masked, temperature, total
@@ -29,6 +29,14 @@ def reflected(piece: Subsystem) -> Solution:
         do = 'Declare it with domain="positive", or the ends (a, b) of a box, or use "euler".'
         raise RecipeError(f"numerical(..., 'reflected') for {piece.letter!r}", what, do=do)
     return brownian(piece, piece.drift)
+
+
+def tamed(piece: Subsystem) -> Solution:
+    """x' = x + t f(x)/(1 + t |f(x)|) + sqrt(2 t D(x)) N, by coordinate: no drift moves it by more than 1.
+
+    Source: Brosse, Durmus, Moulines and Sabanis (2019), "The tamed unadjusted Langevin algorithm", by coordinate.
+    """
+    return brownian(piece, {b: f / (1 + t * Abs(f)) for b, f in piece.drift.items()})
 
 
 def heun(piece: Subsystem) -> Solution:
@@ -183,6 +191,7 @@ METHODS: dict[str, Method] = {
     "heun": Method(heun, order=2, predicts=True),
     "randomised midpoint": Method(randomised_midpoint, order=2, predicts=True),
     "stochastic runge-kutta": Method(stochastic_runge_kutta, order=2, predicts=True),
+    "tamed": Method(tamed, order=1),
     "reflected": Method(reflected, order=1),
     "exponential": Method(exponential, order=1),
     "barker": Method(barker, order=1),

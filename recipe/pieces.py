@@ -21,6 +21,7 @@ PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
 METHODS = (
     "euler",
+    "tamed",
     "heun",
     "randomised midpoint",
     "stochastic runge-kutta",
@@ -168,12 +169,12 @@ def _piece_of(name: str, block: Block, parts: tuple[str, ...] = ()) -> Piece:
 def numerical(spec: Any, method: str) -> Piece:
     """A piece solved by a numerical flow.
 
-    `spec`: a piece, a block or a tuple of both; `method`: "euler" (Euler-Maruyama), "reflected" (Euler, then the
-    absolute value), "exponential" (one block, exact for a linear drift, with the rate frozen at its initial value),
-    "barker" (one block, noise whose sign the drift tilts), "generalised leapfrog" (a position and a momentum of any H,
-    implicit), or a method of weak order 2 for noise independent of the moving blocks: "heun" (two gradients, if the
-    piece has the force), "randomised midpoint" (two) and "stochastic runge-kutta" (three). Raises RecipeError for
-    another method.
+    `spec`: a piece, a block or a tuple of both; `method`: "euler" (Euler-Maruyama), "tamed" (Euler, with a drift that
+    moves no coordinate by more than 1), "reflected" (Euler, then the absolute value), "exponential" (one block, exact
+    for a linear drift, with the rate frozen at its initial value), "barker" (one block, noise whose sign the drift
+    tilts), "generalised leapfrog" (a position and a momentum of any H, implicit), or a method of weak order 2 for noise
+    independent of the moving blocks: "heun" (two gradients, if the piece has the force), "randomised midpoint" (two)
+    and "stochastic runge-kutta" (three). Raises RecipeError for another method.
 
     >>> from recipe import vector
     >>> print(numerical(vector("theta"), "heun"))

@@ -100,6 +100,18 @@ barker = Recipe(
     metropolis=True,
 )
 
+# The drift moves no coordinate by more than 1, however steep U is. Brosse, Durmus, Moulines & Sabanis 2019, accepted.
+tamed = Recipe(
+    name="tamed-langevin",
+    source="Brosse et al. 2019, accepted",
+    state=(theta,),
+    H=potential(theta),
+    D={theta: 1},
+    pieces={"G": numerical(theta, "tamed")},
+    scheme="G",
+    metropolis=True,
+)
+
 # Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
 gamma = positive("gamma", default=1.0, doc="friction rate")
 amagold = Recipe(
@@ -127,6 +139,7 @@ GALLERY = (
     Exhibit(pcnl, step_size=0.05, steps=40_000, energy=LIKELIHOOD),
     Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
     Exhibit(barker, step_size=0.3, steps=40_000),
+    Exhibit(tamed, step_size=0.3, steps=40_000),
     Exhibit(persistent, step_size=0.4, steps=40_000),
     Exhibit(amagold, step_size=0.15, steps=4_000, energy=of_batch, values=ON_FOUR_ROWS),
 )
