@@ -7,10 +7,13 @@ ranks in the slow tests.
 import gc
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from integrators.kernels import native
 
 USED = ("scipy.special", "torch._dynamo", "torch.distributed.tensor", "torch.distributed.checkpoint.state_dict")
 
@@ -20,6 +23,9 @@ def on_ranks(ranks: int | tuple[int, ...], script: Path, *arguments) -> None:
     numbers = ranks if isinstance(ranks, tuple) else (ranks,)
     command = [sys.executable, __file__, ",".join(map(str, numbers)), script, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    compiler = native.compiler()
+    if compiler:  # with the flags of these tests
+        environment["CXX"] = shlex.join([*compiler.command, *native.FLAGS, *compiler.flags])
     result = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-3000:]
 
