@@ -442,6 +442,11 @@ def test_steps_of_hmc_are_unless_it_is_said_that_they_are_not(answer):
     assert "acceptance" not in answer(*argv, "--no-metropolis")["info"]
 
 
+def test_a_run_has_one_count_of_diagnostics_in_json(answer):
+    data = answer("sample", "hmc", "--energy", "double-well", *SHORT)
+    assert data["info"]["report"] == data["report"]["verdict"]
+
+
 def test_an_exception_of_an_energy_names_its_line(refusal, mine):
     line = MINE[: MINE.index("torch.ones(7)")].count("\n") + 1
     message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)

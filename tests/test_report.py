@@ -93,6 +93,16 @@ def test_chains_that_are_lost_are_the_first_finding():
 # ---- where it is shown
 
 
+@pytest.mark.parametrize("sites", [2, 20])
+def test_the_line_after_a_run_counts_what_report_asks_beside(sites):
+    """Counts that differ for one run: "All 5 pass; 4 left out", then "All 6 pass; 3 left out"."""
+    draws = sampled(SGHMC, lambda x: (x**2).sum() / 2, init=torch.zeros(sites), step_size=0.3, steps=4000)
+    glance, whole = draws.report(evaluations=0), draws.report()
+    later = len(glance.unasked) - len(whole.unasked)
+    assert later == 1 + (sites > 16) and f"left out, of which report() asks {later}" in glance.verdict
+    assert glance.verdict == draws.info["report"] and "report()" not in whole.verdict
+
+
 def test_its_first_line_is_in_the_account_the_representation_and_a_file(tmp_path):
     draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=4000)
     assert draws.info["report"] in repr(draws) and "4 left out" in draws.info["report"]

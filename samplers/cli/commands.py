@@ -178,7 +178,8 @@ def sample(
     text += [] if draws.diverged else ["diverged: none"]
     rows = [{"name": index} | row for index, row in table.to_dict("index").items()]
     files = {name: file for name, file in (("file", out), ("plot", plot)) if file is not None}
-    return Answer({"summary": rows, "info": draws.info, "report": report, **files}, "\n\n".join(text))
+    info = draws.info | {"report": report.verdict}
+    return Answer({"summary": rows, "info": info, "report": report, **files}, "\n\n".join(text))
 
 
 def _check_outputs(out: str | None, plot: str | None) -> None:

@@ -13,6 +13,7 @@ R_HAT = 1.01  # up to which chains agree, of Vehtari et al. 2021
 WIDEST = 0.3  # half a band, over the temperature; an error of this share would not be seen in a wider one
 
 NINE_OF_TEN = 1.28  # normal quantile of the power of a finding
+LATER = "call report()"  # ends the reason of a question that a report at a glance left out
 
 Scalars = dict[str, float]
 
@@ -165,6 +166,8 @@ class Report(Findings):
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} left out" if self.unasked else ""
+        later = sum(reason.endswith(LATER) for reason in self.unasked)
+        left_out += f", of which report() asks {later}" if later else ""
         if self.unknown:
             return f"{self._open}{left_out}: {self.unknown[0]}"
         return f"All {len(self.findings)} diagnostics pass{left_out}."

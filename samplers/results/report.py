@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
-from .findings import Finding, Report, banded, r_hat_finding
+from .findings import LATER, Finding, Report, banded, r_hat_finding
 from .functional import Functional
 from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
 from .statistics import LEAST, flattened, labels, moments, sample_size_of_ranks, tail_of_weights
@@ -79,7 +79,9 @@ class Subject:
             every = max(1, -(-sites.shape[2] // coordinates))
             chosen = labels(name, x.shape[2:], range(0, sites.shape[2], every))
             if every > 1:
-                self.notes.append(f"mixing of {sites.shape[2] - len(chosen)} of {sites.shape[2]} coordinates of {name}")
+                later = f": {LATER}" if coordinates < min(sites.shape[2], AT_LENGTH[1]) else ""
+                unseen = sites.shape[2] - len(chosen)
+                self.notes.append(f"mixing of {unseen} of {sites.shape[2]} coordinates of {name}{later}")
             room = max(numbers, 4 * len(chosen) / self.tolerance**2)
             thin = max(1, min(math.ceil(x.shape[0] * x.shape[1] * len(chosen) / room), x.shape[1] // 32))
             thinned[name] = sites[:, ::thin, ::every], chosen, self.weighing(range(0, x.shape[1], thin))
@@ -97,9 +99,9 @@ class Subject:
         """Draws of the target, grad U there and weights, as by `PairedRun.slopes`; as text, the reason for none."""
         if self.again is None:
             return "the run is not at hand, these draws were loaded, copied or put together"
-        if self.evaluations == 0:
-            return "it takes gradients: call report()"
         chains, draws = self.size
+        if self.evaluations == 0 and draws >= LEAST:
+            return f"it takes gradients: {LATER}"
         number = min(self.affordable if self.evaluations is None else self.evaluations, draws)
         if number < LEAST:
             return f"of {draws} draws"
@@ -216,19 +218,20 @@ def _longest_stay(run: Subject, n: int) -> float:
 
 def _heat(run: Subject) -> Answer:
     """The temperature that the noise of minibatches adds, less what the recipe takes as supplied."""
-    if isinstance(run.slopes, str):
-        return run.slopes
-    if run.weights is not None and run.again.has_batches:
-        return "it is measured without the weights of draws"
-    variance = Average(0.0, 0.0, 1.0)
-    if run.again.has_batches:
-        parts = [flattened((one - other).square() / 2) for _, (one, other), _ in run.slopes.values()]
-        variance = average_of(torch.cat(parts, 2).mean(2))
-    heat = run.again.heat(variance)
+    if run.again is None:
+        return str(run.slopes)
+    heat = run.again.heat(Average(0.0, 0.0, 1.0))  # what is supplied, below 0
     if isinstance(heat, str):
         return heat
     if not heat.value and not run.again.has_batches:
         return "steps are accepted by U of all data" if run.info.get("batch_size") else "gradients are of all data"
+    if run.weights is not None and run.again.has_batches:
+        return "it is measured without the weights of draws"
+    if isinstance(run.slopes, str):
+        return run.slopes
+    if run.again.has_batches:
+        parts = [flattened((one - other).square() / 2) for _, (one, other), _ in run.slopes.values()]
+        heat = run.again.heat(average_of(torch.cat(parts, 2).mean(2)))
     cure = (
         "Take larger batches, a smaller step size, control_variate, or a recipe with a thermostat; or supply the noise."
     )
@@ -267,10 +270,10 @@ def _r_hats(run: Subject) -> Answer:
 
 def _configurational(run: Subject) -> Answer:
     """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem."""
+    if run.again is not None and run.again.has_other_energy:
+        return "the recipe's H holds more of the target's energy than U"
     if isinstance(run.slopes, str):
         return run.slopes
-    if run.again.has_other_energy:
-        return "the recipe's H holds more of the target's energy than U"
     T = run.again.temperature
     findings = []
     for name, (theta, slopes, weights) in run.slopes.items():
