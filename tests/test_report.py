@@ -103,6 +103,16 @@ def test_the_line_after_a_run_counts_what_report_asks_beside(sites):
     assert glance.verdict == draws.info["report"] and "report()" not in whole.verdict
 
 
+def test_chains_that_do_not_meet_while_all_steps_are_accepted_are_to_take_larger_ones():
+    apart = torch.randn(2, 400, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([0.0, 9.0])[:, None, None]
+    cures = {}
+    for accepted in (0.9996, 0.7):
+        report = Draws({"w": apart}, info={"acceptance": [accepted] * 2}).report()
+        (cures[accepted],) = [f.cure for f in report.wrong if f.question == "R-hat"]
+    assert cures[0.9996].startswith('Take a larger step size, or step_size="auto"')
+    assert "warmup" not in cures[0.9996] and "longer warmup" in cures[0.7]
+
+
 def test_its_first_line_is_in_the_account_the_representation_and_a_file(tmp_path):
     draws = sampled(SGHMC, GAUSSIAN, step_size=0.3, steps=4000)
     assert draws.info["report"] in repr(draws) and "4 left out" in draws.info["report"]

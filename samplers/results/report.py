@@ -27,6 +27,7 @@ EVALUATIONS = 100  # draws of each chain at which the gradient is taken, at leas
 SPENT = 0.05  # of the run's evaluations of the gradient
 FOLDED = 16  # draws of each chain at which it is taken at once
 HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
+FASTEST = 0.99  # acceptance above which a larger step moves further for the same work
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
 Answer = list[Finding] | str  # findings, or the reason why there are none
@@ -255,6 +256,9 @@ def _r_hats(run: Subject) -> Answer:
     if chains < 2 or draws < LEAST:
         return f"of {chains} chain(s) of {draws} draws"
     cure = "Take a longer warmup and more steps: chains, or halves of them, are not of one law."
+    accepted = run.info.get("acceptance") or [0.0]
+    if sum(accepted) / len(accepted) > FASTEST:
+        cure = 'Take a larger step size, or step_size="auto": nearly all steps are accepted, and chains do not meet.'
     findings = []
     for x, names, _ in run.thinned.values():  # of the law that the chains have, without weights
         alpha = run.share / (2 * len(names) * len(run.thinned))
