@@ -590,6 +590,16 @@ def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
     assert len([w for w in seen if "clipped" in str(w.message)]) == (clip is not None)
 
 
+def test_norms_that_overflow_as_a_loop_blows_up_are_not_taken_for_clipped():
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = Optimizer([weight], samplers.SGLD, lr=1e-30, num_data=10, backend="torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(14, 24):  # in float32 squares end at 3e38
+            weight.grad = torch.tensor([1.0, 1.1, 1.2, 1.3]) * 10.0**k
+            optimizer.step()
+
+
 def test_a_norm_that_comes_twice_does_not_hide_that_gradients_are_clipped():
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = Optimizer([weight], samplers.SGLD, lr=1e-3, num_data=10, backend="torch")

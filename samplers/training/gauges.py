@@ -90,7 +90,7 @@ class Clipping:
 
 
 def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-5 * a
+    return abs(a - b) <= 1e-5 * a < math.inf  # norms of a loop that blows up overflow
 
 
 def _apart(a: float, b: float) -> bool:
