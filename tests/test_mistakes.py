@@ -283,6 +283,22 @@ def test_a_mistake_of_a_loop_is_not_called_good_and_named_with_what_to_do(mistak
         assert report.ok is (None if ok == "not known" else ok) and said in str(report), report
 
 
+@pytest.mark.parametrize(("step_size", "C"), [(1e-5, 0.002), (1e-8, 5.0)], ids=["hot", "cool"])
+def test_weights_that_have_not_moved_are_not_to_take_a_larger_lr_where_minibatches_ask_for_a_smaller_one(step_size, C):
+    report = loop(batch=5, step_size=step_size, C=C).report()
+    hot = "heat of the minibatches" in report.wrong[0].title
+    assert hot is (C < 1) and STILL in str(report)
+    assert ("take a larger lr" in str(report)) is not hot
+
+
+def test_batches_of_all_data_heat_nothing():
+    """The move between two steps is no noise of minibatches; what is supplied, is supplied by nobody."""
+    report = loop(batch=N, **CALM).report()
+    assert report and "heat of the minibatches of group 0: each batch is all of the data" in report.unasked
+    (heat,) = [f for f in loop(batch=N, B=4.0, **CALM).report() if f.question == "heat of the minibatches over T"]
+    assert heat.value == -4 / 5 and heat.error == 0
+
+
 # ---- good runs and loops
 
 GOOD_RUNS = {

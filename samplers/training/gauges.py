@@ -151,7 +151,7 @@ class Gauges:
         self.clipping = clipping
         self.arrivals = clipping.arrivals
         self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
-        self.beside: dict[int, set[int | None]] = {}  # by group, the number of data of Minibatches between two steps
+        self.beside: dict[int, set[minibatches.Beside | None]] = {}  # by group, of Minibatches between two steps
         self.added: dict[int, set[bool]] = {}  # by group, whether a gradient was added to, and not zeroed
         self._before: dict[int, tuple[torch.Tensor, Any, Any]] = {}  # by group, at the step before
 

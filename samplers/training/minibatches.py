@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import IterableDataset, Sampler, default_collate
@@ -217,13 +217,22 @@ def latest() -> tuple:
     return tuple(LATEST)
 
 
-def handed_out_since(before: tuple) -> int | None:
-    """The number of data of the Minibatches that have handed out batches before and since; None if there are none."""
+class Beside(NamedTuple):
+    """The number of data of Minibatches that are read beside a loop, and whether each batch is all of them."""
+
+    num_data: int
+    whole: bool
+
+
+def handed_out_since(before: tuple) -> Beside | None:
+    """What is known of the Minibatches that have handed out batches before and since; None if there are none."""
     now = latest()
     if not before or not now or now[0] != before[0] or now[1] == before[1]:
         return None
     source = now[0]()
-    return None if source is None else source.num_data
+    if source is None:
+        return None
+    return Beside(source.num_data, source.batch_size == source.num_data and not source.replacement)
 
 
 class _OfRows(Sampler[list[int]]):

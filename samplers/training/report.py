@@ -13,6 +13,7 @@ from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
 from ..results.statistics import LEAST
 from .gauges import EVERY, NOISE, SQUARES
+from .minibatches import Beside
 from .rates import Setting
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
@@ -26,7 +27,7 @@ HEAT = (
 RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
 FORGETTING = "Momenta forget in more steps than averages are over: train on, or take more friction, a smaller momentum."
 TURNING = "Gradients turn round from step to step, as at the limit of stability: take a smaller lr."
-STILL = "Weights have not moved as far as the law is wide, so that draws hardly differ: train on, or take a larger lr."
+STILL = "Weights have not moved as far as the law is wide, so that draws hardly differ: train on"
 SPREAD = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
 HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
 COLD = "Momenta are too cold: take a smaller lr, or look for what takes their noise, such as clipping."
@@ -44,8 +45,8 @@ WEIGHTS = "R-hat and sample size of weights: compare the predictions of several 
 class Chain:
     """What is known of a chain of a loop: series by name over the later half of its steps, and its setting.
 
-    `relaxation`: times of blocks in steps; `num_data_beside`: of Minibatches that are read beside the loop, if any;
-    `added`: whether gradients were added up from step to step.
+    `relaxation`: times of blocks in steps; `beside`: of Minibatches that are read beside the loop, if any; `added`:
+    whether gradients were added up from step to step.
     """
 
     of: str
@@ -53,7 +54,7 @@ class Chain:
     setting: Setting
     relaxation: Mapping[str, float]
     num_data: int
-    num_data_beside: int | None
+    beside: Beside | None
     added: bool
 
 
@@ -76,8 +77,8 @@ Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
 
 
 def _data(chain: Chain) -> Answers:
-    n = chain.num_data_beside
-    if n is not None:
+    if chain.beside is not None:
+        n = chain.beside.num_data
         yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
 
 
@@ -85,11 +86,16 @@ def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> An
     """The findings on a chain with their ranks; as text, questions that were not asked."""
     yield from _data(chain)
     of, series = chain.of, chain.series
+    smaller = False  # whether a finding asks for a smaller lr
     if NOISE in series and series[SQUARES].all():
         turn = average_of((series[NOISE] / series[SQUARES])[None])
         high = STIFF + turn.half_width(alpha)
-        yield 1, Finding("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
-    yield 2, _heat(recipe, chain, alpha, tolerance)
+        turning = Finding("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
+        smaller = not turning.ok
+        yield 1, turning
+    heat = _heat(recipe, chain, alpha, tolerance)
+    smaller |= isinstance(heat, Finding) and not heat.ok
+    yield 2, heat
     for b in recipe.thermostats:
         yield 3, _relaxing(series[b.name], f"{b.name}, {of}", alpha)
     later = float(series["step"][-1] - series["step"][0]) + EVERY
@@ -99,15 +105,18 @@ def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> An
             memory = "relaxation time over steps averaged"
             yield 4, Finding(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
     slack = 2 * tolerance
-    if "configurational" in series:
-        cure = STILL if float(series["configurational"].mean()) < 1 else SPREAD
-        yield 5, _temperature("configurational", chain, "", slack, alpha, cure)
     for name in series:
         kind, _, block = name.partition(".")
         if kind == "kinetic":
             kick = float(series[f"kick.{block}"].mean())
             cure = HOT if float(series[name].mean()) > 1 else COLD
-            yield 6, _temperature("kinetic", chain, block, slack + kick, alpha, cure)
+            momenta = _temperature("kinetic", chain, block, slack + kick, alpha, cure)
+            smaller |= not momenta.ok
+            yield 6, momenta
+    if "configurational" in series:
+        still = f"{STILL}." if smaller else f"{STILL}, or take a larger lr."
+        cure = still if float(series["configurational"].mean()) < 1 else SPREAD
+        yield 5, _temperature("configurational", chain, "", slack, alpha, cure)
 
 
 def _temperature(kind: str, chain: Chain, block: str, slack: float, alpha: float, cure: str) -> Finding:
@@ -127,9 +136,12 @@ def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Findi
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
     reason: str | Average = "no two steps followed each other"
     setting = chain.setting
+    whole = chain.beside is not None and chain.beside.whole
     if NOISE in chain.series:
-        variance = average_of(chain.series[NOISE][None])
+        variance = Average(0.0, 0.0, 1.0) if whole else average_of(chain.series[NOISE][None])
         reason = heat_of(recipe, setting.parameters, setting.step_size, variance)
+    if whole and isinstance(reason, Average) and not reason.value:
+        reason = "each batch is all of the data"
     if isinstance(reason, str):
         return f"heat of the minibatches of {chain.of}: {reason}"
     T = setting.temperature
