@@ -453,6 +453,7 @@ def one(**more):
         (lambda O: O(torch.nn.Linear(3, 1), num_data=5, lr=0.1), r"a Linear is given .* network.parameters\(\)"),
         (lambda O: O([one()], num_data=5, lr=0.1, step_size=0.1), "Give lr"),
         (lambda O: O([one()], num_data=5, step_size=0.1, momentum=0.9), "Give lr"),
+        (lambda O: O([one()], lr=0.1), r"got None. .* Pass num_data=len\(X\), the number of rows in the data"),
         (lambda O: O([one()], num_data=0, lr=0.1), "num_data"),
         (lambda O: O([one()], num_data=10**30, lr=0.1), "num_data"),
         (lambda O: O([one()], num_data=5.0, lr=0.1), "num_data"),

@@ -75,7 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         params: Iterable[Any],
         recipe: Recipe | str,
         *,
-        num_data: int,
+        num_data: int | None = None,
         lr: float | None = None,
         momentum: float | None = None,
         step_size: float | None = None,

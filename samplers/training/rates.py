@@ -77,7 +77,7 @@ def _check(where: str, group: Mapping[str, Any]) -> None:
         least=1,
         most=2**63 - 1,
         what=f"num_data is the number of data, a positive integer, got {num_data!r}",
-        do="A mean loss must be scaled up to the whole data: pass num_data=len(dataset).",
+        do="A mean loss must be scaled up to the whole data. Pass num_data=len(X), the number of rows in the data.",
     )
     if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
         what = f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}"
