@@ -257,6 +257,10 @@ BAD = [
     ({"logits": torch.zeros(3)}, r"the logits have the shape \(3,\)\. Pass \(data, classes\)"),
     ({"logits": torch.zeros(0, 2, 3)}, r"the logits have the shape \(0, 2, 3\)"),
     ({"logits": torch.zeros(2, 1)}, r"the logits \(2, 1\) are of one class"),
+    (
+        {"logits": torch.zeros(9, 1)},
+        ".* The outputs of a regression are for PredictiveMoments, or stack them over draws",
+    ),
     ({"logits": torch.zeros(2, 3, dtype=torch.int64)}, r"the logits are torch.int64"),
     ({"logits": torch.zeros(2, 3, dtype=torch.complex64)}, r"the logits are torch.complex64"),
     ({"logits": "hot"}, r"the logits are not numbers"),

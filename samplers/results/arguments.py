@@ -63,7 +63,8 @@ def checked(where: str, name: str, value: Any, *, last: str) -> torch.Tensor:
         raise RecipeError(
             where,
             f"the {name} {tuple(x.shape)} are of one class",
-            do="Give both classes a column: of a lone logit z, 0 and z; of a probability p, 1 - p and p.",
+            do="Give both classes a column: of a lone logit z, 0 and z; of a probability p, 1 - p and p. "
+            "The outputs of a regression are for PredictiveMoments, or stack them over draws: their mean and sd.",
         )
     if not x.isfinite().all():
         raise RecipeError(where, f"the {name} are not finite", do=FINITE)

@@ -84,6 +84,7 @@ class _Means:
 class Predictive(_Means):
     """The posterior predictive of a classifier, from the logits of one draw after another; no draw is kept.
 
+    That of a regression is `PredictiveMoments`.
     p = sum_k w_k softmax(logits_k) / sum_k w_k, whose entropy H[p] is the mean entropy of the draws plus the mutual
     information of label and parameters. Sums are in float64, on the device of the logits.
     Sources: Welling & Teh 2011 (weights); Houlsby, Huszar, Ghahramani & Lengyel 2011, eq. (2), and Depeweg,
