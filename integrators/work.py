@@ -200,8 +200,9 @@ def _turned(recipe: Recipe, letter: str, jump: Involution, frozen: Collection[st
 
     T log(1 - P_s(z)) - T log(1 - P_{-s}(z)),   P_s the probability to be at F(z).
     """
-    if solve_jump(recipe, letter, jump, frozen).updates == {}:
-        return Worked(solve_jump(recipe, letter, jump, frozen), S.Zero, balanced=True)
+    flow = solve_jump(recipe, letter, jump, frozen)
+    if flow.updates == {} or jump.is_reversible(recipe.H):
+        return Worked(flow, S.Zero, balanced=True)
     rates = [(jump.rate_of_both - s * jump.rise) / 2 for s in (DIRECTION, -DIRECTION)]
     flow = turned(letter, jump, rates[0])
     there, away = (probability(jump, rate) for rate in rates)

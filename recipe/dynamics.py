@@ -252,8 +252,11 @@ class Dynamics:
 
     @property
     def gain(self) -> Expr:
-        """sum_i (lambda_i(F_i(z)) - lambda_i(z)) over the involutions: what they bring to exp(-H), divided by it."""
-        return Add(*(jump.gain for jump in self.involutions))
+        """sum_i (lambda_i(F_i(z)) - lambda_i(z)) over the involutions: what they bring to exp(-H), divided by it.
+
+        A reversible jump brings nothing.
+        """
+        return Add(*(jump.gain for jump in self.involutions if jump.is_reversible(self.H) is None))
 
     def residual(self) -> Expr:
         """The Fokker-Planck residual (L* rho)/rho of rho = exp(-H), computed from drift and jumps.

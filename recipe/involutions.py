@@ -6,16 +6,20 @@ exp(-H) stays where H(F(z)) = H(z), |det DF| = 1 and, with b the drift beside th
 
 At temperature T rates are lambda/T, which keeps exp(-H/T) for a b without divergence. Source: Fearnhead, Bierkens,
 Pollock and Roberts (2018), "Piecewise deterministic Markov processes for continuous-time Monte Carlo".
+
+An F that changes H is balanced by its own way back, where lambda(F(z)) exp(-H(F(z))/T) = lambda(z) exp(-H(z)/T).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import product
 
-from sympy import Abs, Dummy, Expr, Max, Min, S, Symbol, expand
+from sympy import Abs, Dummy, Expr, Max, Min, S, Symbol, exp, expand
 
 from .algebra import vanishes
 from .declared import Block
+from .declared import temperature as T
 from .errors import RecipeError, of_known_arguments
 from .formulas import formula
 from .symbols import SiteDummy, Total, is_site, masked, total
@@ -107,6 +111,16 @@ class Involution:
         """The grade of proof that H(F(z)) = H(z); None if it is not."""
         return vanishes(self.after(H) - H)
 
+    def is_reversible(self, H: Expr) -> str | None:
+        """The grade of proof that lambda exp(-H/T) is the same at z and F(z), for every T; None if it is not."""
+        excess = self.rate_back * exp(expand((H - self.after(H)) / T)) - self.rate
+        return weakest(*map(vanishes, self.at_both_ends(excess)))
+
+    def at_both_ends(self, e: Expr) -> Iterator[Expr]:
+        """A formula at the values 0 and 1 of binary blocks that move; of others alone, the formula itself."""
+        binary = [b for b in self.blocks if b.domain.is_discrete]
+        return (e.xreplace(dict(zip(binary, own))) for own in product((S.Zero, S.One), repeat=len(binary)))
+
     def is_linear(self) -> bool:
         """Whether the new values are linear in the blocks that move, up to a constant."""
         other = {b: (SiteDummy if b.is_vector else Dummy)(real=True) for b in self.blocks}
@@ -147,7 +161,9 @@ def involution(images: Mapping[Block, Expr], rate: Expr | float) -> Involution:
 
     `images`: the new values by block, linear in the blocks that move; `rate`: at least 0, per unit of time, at
     temperature T divided by T; a rate per site moves each site alone, a rate per chain all sites. The certificate
-    proves F(F(z)) = z, |det DF| = 1, H(F(z)) = H(z), and that the jumps balance the drift. Raises RecipeError for new
+    proves F(F(z)) = z, |det DF| = 1, H(F(z)) = H(z), and that the jumps balance the drift; or, of an F that changes H,
+    that lambda(F(z)) exp(-H(F(z))/T) = lambda(z) exp(-H(z)/T), as for Barker's rate 1/(1 + exp((H(F(z)) - H(z))/T)).
+    Raises RecipeError for new
     values that are no formulas by block.
 
     >>> from sympy import Max

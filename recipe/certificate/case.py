@@ -7,6 +7,7 @@ from functools import cached_property
 from sympy import Dummy, Expr, Float, S
 
 from ..declared import Block
+from ..declared import temperature as T
 from ..dynamics import Dynamics
 from ..ensembles import Outer
 from ..involutions import Involution
@@ -98,14 +99,20 @@ class Case:
     @cached_property
     def turned(self) -> set[Block]:
         """The blocks of which involutions move each site alone, at a rate that is positive at every state."""
-        positive = (jump for jump in self.recipe.involutions if self._rate(jump).is_positive)
-        return {b for jump in positive if jump.moves_one for b in jump.blocks}
+        alone = (jump for jump in self.recipe.involutions if jump.moves_one)
+        positive = (jump for jump in alone if all(e.is_positive for e in jump.at_both_ends(self._rate(jump))))
+        return {b for jump in positive for b in jump.blocks}
+
+    def leaps(self, jump: Involution) -> bool:
+        """Whether an involution changes H, and is balanced by its own way back."""
+        H = self.recipe.H
+        return jump.keeps(H) is None and jump.is_reversible(H) is not None
 
     def _rate(self, jump: Jump | Swap | Involution) -> Expr:
         """The rate of a jump at the values of parameters; 1 for a jump in every step."""
         rate = S.One if jump.rate is None else jump.rate
         numbers = {s: self.values.get(s.name, getattr(s, "default", None)) for s in rate.free_symbols}
-        return rate.xreplace({s: Float(x) for s, x in numbers.items() if x is not None})
+        return rate.xreplace({s: Float(x) for s, x in {**numbers, T: self.temperature}.items() if x is not None})
 
 
 def couples_sites(recipe: Dynamics) -> bool:

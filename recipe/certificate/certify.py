@@ -110,6 +110,11 @@ def of_jumps(case: Case) -> Iterator[Finding]:
             answer = answer if known else "the way back has not the inverse ratio of exp(-H/T)"
             yield Finding(f"{jump} leaves exp(-H/T) invariant", answer, GRADES[known], "swap")
         elif isinstance(jump, Involution):
+            if case.leaps(jump):
+                known = weakest(jump.is_involution(), jump.is_reversible(H))
+                answer = "its own inverse, of volume 1, and rate exp(-H/T) is the same at z and F(z)"
+                yield Finding(f"{jump} is reversible for exp(-H/T)", answer, GRADES[known], "involution")
+                continue
             known = weakest(jump.is_involution(), jump.keeps(H))
             answer = "linear in what moves, and its own inverse" if known else "F(F(z)) is not z, or H(F(z)) not H(z)"
             yield Finding(f"{jump} has volume 1 and leaves H", answer, GRADES[known], "involution")
@@ -293,8 +298,12 @@ def _reached(case: Case) -> tuple[str, str]:
     if number < directions:
         still = [b.domain.is_discrete for b in explicit.blocks]
         unreached = reach.described(explicit, missed[~missed[:, still].any(1)])
-        if case.swaps:
-            return f"without swaps it never reaches {unreached}: whether swaps carry it there is not decided", "open"
+        jumps = "swaps" if case.swaps else "jumps" if any(map(case.leaps, case.recipe.involutions)) else ""
+        if jumps:
+            return (
+                f"without {jumps} it never reaches {unreached}: whether {jumps} carry it there is not decided",
+                "open",
+            )
         return f"it never reaches {unreached}: invariant, but not ergodic", "warning"
     along = reach.along_few(case.recipe, case.sites_of_run)
     if along:

@@ -13,11 +13,32 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sympy import Abs, Add, Expr, Function, Max, Min, Poly, Pow, Symbol, atan, cos, cosh, exp, log, sin, sinh, tanh
+from sympy import (
+    Abs,
+    Add,
+    Expr,
+    Function,
+    Max,
+    Min,
+    Poly,
+    Pow,
+    S,
+    Symbol,
+    atan,
+    cos,
+    cosh,
+    exp,
+    log,
+    sin,
+    sinh,
+    tanh,
+    together,
+)
 
 from ..algebra import at_one_site
 from ..algebra import entries as nonzero
 from ..declared import Block
+from ..declared import temperature as T
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
@@ -179,9 +200,10 @@ def carries_to_infinity(recipe: Dynamics) -> bool:
     """Whether transport and involutions are not known to leave chains finite.
 
     A transport that is linear in the state and involutions that leave a norm, the H of free Gaussians, let the state
-    grow at most exponentially, and rates are bounded where the state is.
+    grow at most exponentially, and rates are bounded where the state is. At a rate of at most 1, jumps are finite many.
     """
-    moved = {b for jump in recipe.involutions for b in jump.blocks}
+    often = [jump for jump in recipe.involutions if not together(1 - jump.rate.xreplace({T: S.One})).is_nonnegative]
+    moved = {b for jump in often for b in jump.blocks}
     bounded = {b for b in moved if b.domain.is_discrete} | {*_free_gaussians(recipe)}
     rows = [at_one_site(e) for e in recipe.transport if e != 0]
     linear = all(e.is_polynomial(*recipe.state) and not e.has(*OPAQUE[1:]) for e in rows)
