@@ -1,9 +1,23 @@
-"""Samplers that move on straight lines or circles between jumps, whose rate and new value read the state."""
+"""Samplers whose jumps read what they move: straight lines or circles between them, births and deaths, proposals."""
 
 from exhibit import Exhibit
-from sympy import Max
+from sympy import Max, exp, log
 
-from recipe import Recipe, flip, grad, positive, potential, reflect, refresh, total, vector
+from recipe import (
+    Recipe,
+    flip,
+    fraction,
+    grad,
+    involution,
+    numerical,
+    positive,
+    potential,
+    reflect,
+    refresh,
+    temperature,
+    total,
+    vector,
+)
 
 theta, v, b = vector("theta"), vector("v"), vector("b", domain="binary")
 U, g = potential(theta), grad(potential(theta))
@@ -49,4 +63,44 @@ boomerang = Recipe(
     scheme="A F R F A",
 )
 
-GALLERY = (Exhibit(zig_zag), Exhibit(bouncy_particle), Exhibit(boomerang, 0.025))
+# A coefficient that is born and dies, between a wide and a narrow law. Preston 1975; Stephens 2000, section 3.
+w = fraction("w", default=0.3)
+slab = (theta - 1) ** 2 / 4 + log(2) / 2 - log(w)
+spike = 2 * theta**2 - log(4) / 2 - log(1 - w)
+birth_and_death = Recipe(
+    name="birth-and-death",
+    source="Preston 1975; Stephens 2000",
+    state=(theta, b),
+    target=theta,
+    H=total(b * slab + (1 - b) * spike),
+    D={theta: 1},
+    jumps={"F": flip(b, rate=b + (1 - b) * exp((spike - slab) / temperature))},
+    pieces={"A": numerical(theta, "euler")},
+    scheme="A F A",
+)
+
+# A random walk that jumps at Barker's rate, between steps of Langevin's dynamics. Barker 1965.
+well = theta**4 / 4 - theta / 2
+rise = total(well.xreplace({theta: theta + v}) - well).expand()
+random_walk = Recipe(
+    name="barker-jumps",
+    source="Barker 1965",
+    state=(theta, v),
+    target=theta,
+    H=total(well) + total(v**2 / s**2) / 2,
+    D={theta: 1},
+    jumps={
+        "F": involution({theta: theta + v, v: -v}, rate=1 / (1 + exp(rise / temperature))),
+        "R": refresh(v),
+    },
+    pieces={"A": numerical(theta, "euler")},
+    scheme="A R F A",
+)
+
+GALLERY = (
+    Exhibit(zig_zag),
+    Exhibit(bouncy_particle),
+    Exhibit(boomerang, 0.025),
+    Exhibit(birth_and_death, 0.01, 40_000),
+    Exhibit(random_walk, 0.02, 20_000),
+)
