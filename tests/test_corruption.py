@@ -16,6 +16,8 @@ import samplers
 from recipe import RecipeError
 from samplers.files import storage
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*a Dropout, is random in training mode:RuntimeWarning")  # on purpose
+
 
 class Stop(Exception):
     pass
