@@ -29,11 +29,17 @@ from .mode import EnergyAt
 from .pilot import Pilot
 from .preconditioning import preconditioned
 from .problem import Problem
-from .tuner import APART, Tuner
+from .tuner import APART, MET, Tuner
 
 LEAST_CHAINS = 32  # of pilot runs
 
 OURSELVES = "Give the step size and the parameters yourself."
+NUMBERS = {
+    "chains": " of the pilot: a run has its own number",
+    "gradients": " of all chains of the pilot",
+    "r_hat": f" in the last window of the pilot, asked to come below {MET}; above {APART} there is a warning",
+    "ratio_of_scales": ", the greatest scale over the least",
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Settings:
 
     @property
     def _rows(self) -> list[tuple[str, str]]:
-        return [(name, str(reason)) for name, reason in self.reasons.items()]
+        return [(name, str(reason) + NUMBERS.get(name, "")) for name, reason in self.reasons.items()]
 
 
 def tune(
