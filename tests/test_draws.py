@@ -191,6 +191,14 @@ def test_a_missing_file_and_a_folder_are_refused(path):
             Draws.load(place)
 
 
+@pytest.mark.parametrize("name", ["draws.npz", "draws.nc", "run.1.pt"])
+def test_a_name_that_ends_as_of_another_format_is_refused(tmp_path, name):
+    with pytest.raises(RecipeError, match=r"safetensors, not (npz|nc|pt)[.] Name it (draws|run[.]1)[.]safetensors"):
+        run().save(tmp_path / name)
+    run().save(tmp_path / "run.1")
+    assert os.listdir(tmp_path) == ["run.1"]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("blow", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(path, monkeypatch, call, blow):

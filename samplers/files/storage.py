@@ -21,6 +21,14 @@ class Foreign(RecipeError):
     """The RecipeError for a file that is not of the expected kind."""
 
 
+def check_suffix(where: str, path: Path) -> None:
+    """Refuses a file whose name ends like one of another format; an end in digits, as of run.1, is of none."""
+    suffix = path.suffix.removeprefix(".")
+    if suffix not in ("", "safetensors") and not suffix.isdigit():
+        do = f"Name it {path.with_suffix('.safetensors').name}."
+        raise RecipeError(where, f"draws are written as safetensors, not {suffix}", do=do)
+
+
 def write(path: Path, kind: str, values: Mapping[str, torch.Tensor], account: Mapping[str, Any]) -> None:
     """Writes tensors and plain JSON data; equal contents make equal files. Raises RecipeError with the system's reason.
 

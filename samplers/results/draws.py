@@ -424,7 +424,8 @@ class Draws(Mapping):
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file, whole or not at all; equal draws make equal files.
 
-        Raises RecipeError with the system's reason when the file cannot be written.
+        Raises RecipeError for a name that ends as of another format, such as .npz, and with the system's reason when
+        the file cannot be written.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -432,6 +433,7 @@ class Draws(Mapping):
         ...     Draws.load(folder + "/run.safetensors").info
         {'seed': 1}
         """
+        storage.check_suffix("draws, save", Path(path))
         values = dict(self)
         account: dict[str, Any] = {"info": self.info}
         for name, x in (("step_sizes", self.step_sizes), ("log_weights", self.log_weights)):
