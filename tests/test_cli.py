@@ -442,6 +442,17 @@ def test_steps_of_hmc_are_unless_it_is_said_that_they_are_not(answer):
     assert "acceptance" not in answer(*argv, "--no-metropolis")["info"]
 
 
+def test_the_only_function_of_a_file_is_its_energy(answer, refusal, tmp_path):
+    path = tmp_path / "en.py"
+    path.write_text("from math import sqrt\n\ndef U(theta):\n    return (theta**2).sum() / sqrt(4)\n")
+    argv = ("sample", "sgld", "--energy", str(path), "--init", "0,0", *SHORT)
+    assert len(answer(*argv)["summary"]) == 2
+    path = tmp_path / "two.py"
+    path.write_text("def U(theta):\n    return theta.sum()\n\ndef V(theta):\n    return U(theta)\n")
+    said = refusal("sample", "sgld", "--energy", str(path), "--init", "0,0", *SHORT)
+    assert "it does not define one Energy, write FILE:NAME. Known here: U, V." in said
+
+
 def test_a_run_has_one_count_of_diagnostics_in_json(answer):
     data = answer("sample", "hmc", "--energy", "double-well", *SHORT)
     assert data["info"]["report"] == data["report"]["verdict"]
@@ -490,6 +501,7 @@ def test_what_is_not_a_number_is_null_in_json(answer):
         ("emit sgrld", "Give it: recipe.bind(inverse_metric=...)"),
         ("emit sghmc -o no/such/folder.py", "no/such/folder.py: cannot be written (No such file or directory)"),
         ("sample sgld", "the recipe's U is opaque, but no energy is given"),
+        ("sample sgld", "Pass --energy gaussian, another test energy, or FILE.py:FUNCTION."),
         ("sample sgld --energy gausian", "gausian: there is no test energy of this name. Did you mean 'gaussian'?"),
         ("sample sgld --energy MINE", "it does not define one Energy, write FILE:NAME. Known here: any_number, bowl."),
         ("sample sgld --energy MINE:Mine", "MINE:Mine: there is no Energy of this name"),
@@ -510,6 +522,7 @@ def test_what_is_not_a_number_is_null_in_json(answer):
         ("sample sgld --energy gaussian --step-size 0", "the step size is a positive number, got 0.0"),
         ("sample sgld --energy gaussian --temperature -1", "the temperature is a number >= 0, got -1.0"),
         ("sample sgld --energy gaussian --out MINE", "--out MINE: it exists, and is not a file of draws"),
+        ("sample sgld --energy gaussian --out draws.npz", "--out draws.npz: draws are written as safetensors, not npz"),
         ("sample sgld --energy gaussian --out no/such/draws", "--out no/such/draws: there is no such folder"),
     ],
 )

@@ -153,6 +153,9 @@ def sample(
     recipe = find_recipe(name)
     U = None if energy is None else find_energy(energy)
     _check_outputs(out, plot)
+    from ..target.target import check_energy_is_asked_for  # imports torch
+
+    check_energy_is_asked_for(recipe, U, name, "Pass --energy gaussian, another test energy, or FILE.py:FUNCTION.")
     if init is not None:
         options["init"] = _point(recipe, init)
     elif U is not None and (U.is_sitewise if isinstance(U, Energy) else not hasattr(U, "starts")):
@@ -189,6 +192,10 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
             raise RecipeError(f"{option} {file}", "there is no such folder", do="Make it first.")
     if out is not None and Path(out).is_file() and not _is_of_draws(Path(out)):
         raise RecipeError(f"--out {out}", "it exists, and is not a file of draws", do="Choose another name.")
+    if out is not None:
+        from ..files import storage  # imports torch
+
+        storage.check_suffix(f"--out {out}", Path(out))
     if plot is not None and Path(plot).suffix not in PICTURES:
         raise RecipeError(f"--plot {plot}", "its name is not that of a picture", do=f"End it in {', '.join(PICTURES)}.")
     if plot is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def find_recipe(text: str) -> Recipe:
 
 
 def find_energy(text: str) -> Energy | Callable:
-    """The energy of NAME, FILE or FILE:NAME: an Energy, or a torch function, which needs its NAME.
+    """The energy of NAME, FILE or FILE:NAME: an Energy, or a torch function; of a FILE the only one that it defines.
 
     >>> find_energy("double-well").U
     2*(x**2 - 1)**2
@@ -46,10 +47,12 @@ def find_energy(text: str) -> Energy | Callable:
     if file is None:
         return _pick(text, text.lower(), TARGETS, "test energy")
 
-    def fits(variable, x):
-        return isinstance(x, Energy) or (variable == name and callable(x))
-
-    return _pick(text, name, {variable: x for variable, x in run_file(file).items() if fits(variable, x)}, "Energy")
+    defined = run_file(file)
+    energies = {variable: x for variable, x in defined.items() if isinstance(x, Energy)}
+    if name is not None:
+        return _pick(text, name, energies | ({name: defined[name]} if callable(defined.get(name)) else {}), "Energy")
+    own = {variable: x for variable, x in defined.items() if isfunction(x) and x.__globals__ is defined}
+    return _pick(text, None, energies or own, "Energy")
 
 
 def find_function(text: str) -> Callable:

@@ -183,11 +183,14 @@ def energy_of(
     return own, of_z, coordinates
 
 
-def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str) -> None:
-    """Refuse an opaque U without an energy, and an energy where H is wholly symbolic."""
+GIVE = "Pass a recipe.Energy or a torch function of theta."
+
+
+def check_energy_is_asked_for(recipe: Recipe, energy: Any, where: str, give: str = GIVE) -> None:
+    """Refuse an opaque U without an energy, with the advice `give`, and an energy where H is wholly symbolic."""
     if energy is None and recipe.potential is not None:
         what = "the recipe's U is opaque, but no energy is given"
-        raise RecipeError(where, what, do="Pass a recipe.Energy or a torch function of theta.")
+        raise RecipeError(where, what, do=give)
     if energy is not None and recipe.potential is None:
         raise RecipeError(where, "the recipe's H is wholly symbolic, it takes no energy", do="Drop it.")
 
