@@ -51,7 +51,7 @@ STATED = {
     "sghmc-sa-classification-marginal": (188, 104),
     "sghmc-sa-classification-gibbs": (242, 96),
 }
-FEW = ("sghmc",)  # which is always looked at
+FEW = ("sgld", "sghmc", "psgld")  # which are always looked at
 OF_THE_ROOFLINE = {  # by the model, at least
     "sgld": 0.85,
     "sghmc": 0.85,
