@@ -522,10 +522,10 @@ def test_a_run_that_is_lost_is_still_drawn():
     assert trace.get_title() == "theta" and not density.lines
 
 
-def test_of_many_coordinates_some_are_drawn_and_the_title_says_so():
+def test_of_many_coordinates_some_are_drawn_and_a_caption_says_so():
     draws = Draws({"w": torch.randn(4, 50, 2, 4), "b": torch.randn(4, 50, 3)}, info={})
-    assert draws.plot().get_suptitle() == "draws: 4 chains x 50 draws; 7 of 11 coordinates"
-    assert draws.plot(max_components=8).get_suptitle() == "draws: 4 chains x 50 draws"
+    assert draws.plot().get_supxlabel() == "7 of 11 coordinates"
+    assert draws.plot(max_components=8).get_supxlabel() == ""
 
 
 def test_of_many_chains_some_are_drawn_and_the_title_says_so():

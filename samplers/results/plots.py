@@ -34,8 +34,8 @@ def plot(
 ) -> Any:
     """A matplotlib Figure of the blocks `names` of `(chains, draws, *shape)`; see `Draws.plot`.
 
-    `diverged` is {chain: step}; the numbers of lost and of drawn chains, and of coordinates if some are not
-    drawn, are added to the title.
+    `diverged` is {chain: step}; the numbers of lost and of drawn chains are added to the title; a caption says
+    of how many coordinates some are drawn.
 
     >>> figure = plot({"theta": torch.randn(4, 50, 2)}, ["theta"], title="sgld", diverged={}, max_components=4)
     >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
@@ -65,7 +65,8 @@ def plot(
         first.legend(handles=first.lines[len(sound[:SOUND]) :], loc="upper right", fontsize="small")
     title += f", {len(diverged)} diverged" if diverged else ""
     of_all = sum(math.prod(values[name].shape[2:]) for name in names)
-    title += f"; {number} of {of_all} coordinates" if number < of_all else ""
+    if number < of_all:
+        figure.supxlabel(f"{number} of {of_all} coordinates")
     title += f"; {len(lines)} chains are drawn" if len(lines) < chains else ""
     figure.suptitle(title)
     return figure
