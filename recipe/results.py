@@ -63,9 +63,9 @@ class Findings(ABC):
 
     @property
     def ok(self) -> bool | None:
-        """False where a row failed, else None where one is open or nothing was asked, else True."""
+        """False where a row failed, else None where one is open or a warning, or nothing was asked, else True."""
         verdicts = {row.verdict for row in self.rows}
-        return False if "failed" in verdicts else None if "open" in verdicts or not verdicts else True
+        return False if "failed" in verdicts else None if verdicts & {"open", "warning"} or not verdicts else True
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; formulas are text, and a number that is not finite is None."""
@@ -151,7 +151,7 @@ class Finding(Row):
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Findings):
-    """The findings about a recipe: `.ok` is False if a finding failed, None if one is open; warnings are allowed."""
+    """The findings about a recipe: `.ok` is False if a finding failed, None if one is open or a warning."""
 
     recipe: str
     findings: tuple[Finding, ...]
@@ -159,8 +159,8 @@ class Certificate(Findings):
 
     @property
     def title(self) -> str:
-        """The name of the recipe, and whether it is ok."""
-        return f"certificate of {self.recipe}: {WORDS[self.ok]}"
+        """The name of the recipe, and whether it is ok, or its claim where that is in doubt."""
+        return f"certificate of {self.recipe}: {WORDS[self.ok] if self.ok is not None else self['claim'].answer}"
 
     @property
     def rows(self) -> tuple[Finding, ...]:

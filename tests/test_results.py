@@ -49,7 +49,8 @@ def accuracy(bias, error, r_hat=1.0):
 
 
 RESULTS = {
-    "certificate": (True, certificate("warning")),
+    "certificate": (True, certificate("checked")),
+    "certificate with a warning": (None, certificate("warning")),
     "open certificate": (None, certificate("open")),
     "failed certificate": (False, certificate("failed")),
     "recovery": (True, Recovery(STATE, CURL, S.Zero, "ansatz")),

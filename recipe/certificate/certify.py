@@ -165,7 +165,7 @@ def smooth(case: Case) -> Answer:
     recipe = case.recipe
     formulas = (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())
     if all(map(smoothness.is_smooth, formulas)):
-        return question, "they are made of smooth functions", "proved"
+        return question, "H, D and Q are made of smooth functions", "proved"
     networks = sorted({type(f) for e in formulas for f in e.atoms(Bound)}, key=lambda f: f.__name__)
     jump = next(filter(None, map(smoothness.jump_of_network, networks)), "") or smoothness.jump(case.explicit)
     jump = jump or ("" if recipe.potentials else smoothness.undefined(case.explicit))
