@@ -1,5 +1,6 @@
 """Nothing makes a user wait: processor seconds of importing and compiling, on any machine of this decade."""
 
+import os
 import subprocess
 import sys
 
@@ -46,3 +47,23 @@ def test_compiling_each_stock_recipe_takes_less_than_a_second(words):
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert {name for _, name, _ in rows} == set(words)
     assert not [row for row in rows if float(row[0]) >= 1]
+
+
+@pytest.mark.slow
+def test_a_step_of_few_weights_wakes_no_threads():
+    # the kernel's own threads and torch's would wait for each other
+    code = (
+        "import os, sys, torch, samplers\n"
+        "weights = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(int(sys.argv[1]))]\n"
+        "optimizer = samplers.Optimizer(weights, 'sghmc', lr=0.01, num_data=10)\n"
+        "for w in weights: w.grad = torch.zeros_like(w)\n"
+        "threads = len(os.listdir('/proc/self/task'))\n"
+        "optimizer.step()\n"
+        "print(len(os.listdir('/proc/self/task')) - threads)\n"
+    )
+    command, environment = [sys.executable, "-c", code], os.environ | {"OMP_NUM_THREADS": "2"}
+    few, many = (
+        subprocess.run([*command, size], env=environment, capture_output=True, text=True, check=True).stdout
+        for size in ("1", "100")
+    )
+    assert int(few) == 0 < int(many)

@@ -1,6 +1,7 @@
 typedef REAL R;
 constexpr int64_t BLOCK = 64;    // sites whose noise is drawn at once
 constexpr int64_t AHEAD = 1024;  // sites from a block to the one that is asked for beside it
+constexpr int64_t ALONE = 1 << 14;  // sites that one thread moves sooner than others wake up
 
 struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items are runs of sites of one part
     int64_t chains, parts, items, of_chain;  // of_chain: the sites of a chain, some of which other processes may have
