@@ -16,6 +16,7 @@ import pytest
 import torch
 from covering import covering
 from crashes import LOGISTIC, RUNS, by_hand, crash, data
+from test_several_potentials import RESPA
 from tqdm import tqdm
 from tqdm.std import TqdmDefaultWriteLock
 
@@ -70,6 +71,14 @@ CASES = {
     "torch": ON_DATA | dict(recipe=LANGEVIN, steps=50, backend="torch"),
     "temperatures": BANANA
     | dict(recipe=samplers.SGNHT, steps=60, thin=7, keep="xi", temperature=LADDER, metropolis=True, backend="cpp"),
+    "several potentials": dict(
+        recipe=RESPA,
+        energy={"fast": lambda z: 4 * (z**2).sum(), "slow": lambda z: (z**4).sum() / 4},
+        init=torch.zeros(2),
+        steps=40,
+        step_size=0.5,
+        metropolis=True,
+    ),
     "explicit": BANANA
     | dict(recipe=STOCK["sgrld-dense"].recipe, init={"x": torch.zeros(()), "y": torch.zeros(())}, steps=40),
     "phases": ON_DATA

@@ -148,7 +148,7 @@ class Chains:
         tensors = {"alive": self.alive}
         for name, x in self.state.items():
             if isinstance(x, dict):
-                tensors |= {f"gradient.{b}": g for b, g in x.items()}
+                tensors |= {f"{name}.{part}": value for part, value in x.items()}
             else:
                 tensors[f"state.{name}"] = x
         if self.rows is not None:
@@ -180,9 +180,9 @@ class Chains:
         values = {name: x.to(self.alive.device) for name, x in tensors.items()}
         self.alive = values["alive"]
         self.state = without_prefix("state.", values)
-        gradient = without_prefix("gradient.", values)
-        if gradient:
-            self.state["gradient"] = gradient
+        for name in ("gradient", "value"):  # by block, or by potential
+            parts = without_prefix(f"{name}.", values)
+            self.state |= {name: parts} if parts else {}
         self.rows = values.get("rows") if "gradient" in self.state else None
         for name, M in self.adapting.items():
             M.load_state_dict(without_prefix(f"operator.{name}.", values))
