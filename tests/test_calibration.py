@@ -21,7 +21,7 @@ def test_every_kind_of_error_has_a_histogram(capsys):
 @pytest.mark.parametrize("of_problem, problems", [(of_evidence, 120), (of_accuracy, 60)])
 def test_scores_are_standard_normal(of_problem, problems):
     """Of 120 and more normal scores sd and mean are within these ends but for 1e-3, and one is beyond 4 in 1e-2."""
-    for kind, scores in calibrated(of_problem, problems).items():
+    for kind, scores in calibrated(of_problem, range(problems)).items():
         assert len(scores) > 110, kind
         assert 0.8 < scores.std() < 1.2, kind
         assert abs(scores.mean()) < 4 / len(scores) ** 0.5, kind
