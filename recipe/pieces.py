@@ -21,10 +21,10 @@ PARTS = ("kick", "spring", "friction", "noise")
 FORCE = PARTS[:2]
 METHODS = (
     "euler",
-    "tamed",
     "heun",
     "randomised midpoint",
     "stochastic runge-kutta",
+    "tamed",
     "reflected",
     "exponential",
     "barker",

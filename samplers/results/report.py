@@ -221,11 +221,14 @@ def _heat(run: Subject) -> Answer:
     """The temperature that the noise of minibatches adds, less what the recipe takes as supplied."""
     if run.again is None:
         return str(run.slopes)
+    of_all_data = "steps are accepted by U of all data" if run.info.get("batch_size") else "gradients are of all data"
+    if not (run.again.has_batches or any(run.again.recipe.supplied.values())):
+        return of_all_data
     heat = run.again.heat(Average(0.0, 0.0, 1.0))  # what is supplied, below 0
     if isinstance(heat, str):
         return heat
     if not heat.value and not run.again.has_batches:
-        return "steps are accepted by U of all data" if run.info.get("batch_size") else "gradients are of all data"
+        return of_all_data
     if run.weights is not None and run.again.has_batches:
         return "it is measured without the weights of draws"
     if isinstance(run.slopes, str):
