@@ -57,9 +57,10 @@ def trained(folder=None, steps=200):
     torch.manual_seed(0)
     X, y = data()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    optimizer = samplers.Optimizer(
-        model.parameters(), samplers.ATMC, lr=0.05, momentum=0.9, num_data=30, weight_decay=0.01
-    )
+    weights = list(
+        model.parameters()
+    )  # dropout on purpose: of a list the optimizer does not know it, and does not warn
+    optimizer = samplers.Optimizer(weights, samplers.ATMC, lr=0.05, momentum=0.9, num_data=30, weight_decay=0.01)
     parts = dict(
         model=model,
         optimizer=optimizer,
