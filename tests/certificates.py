@@ -32,7 +32,7 @@ theta, p, r, s, xi, eta = vector("theta"), vector("p"), vector("r"), vector("s")
 x, y, z, u, v = (scalar(name) for name in "xyzuv")
 rate, scale = vector("rate", domain="positive"), scalar("scale", domain="positive")
 rise, run = scalar("rise", domain="positive"), scalar("run", domain="positive")
-choice = vector("choice", domain="binary")
+choice, one_choice = vector("choice", domain="binary"), scalar("one_choice", domain="binary")
 share = vector("share", domain="fraction")
 hour, heading = vector("hour", domain=("periodic", 24)), scalar("heading", domain="periodic")
 angle, turn = vector("angle", domain="periodic"), vector("turn", domain="periodic")
@@ -95,6 +95,19 @@ def at_speed(speed, block=theta):
     """A momentum with noise, which moves a block at a speed that is its own multiple of the momentum."""
     H = potential(block) + total(p**2) / 2
     return recipe("at-speed", (block, p), H, {p: 1}, {(block, p): -speed}, scheme="Euler")
+
+
+def beside_a_choice(H, drawn=choice, **more):
+    """Langevin dynamics beside a binary block that is drawn anew in every step."""
+    moves = dict(jumps={"F": refresh(drawn)}, scheme="Euler F")
+    return recipe(
+        "beside-a-choice",
+        (theta, drawn),
+        H + temperature * (total(drawn) if drawn.is_vector else drawn),
+        {theta: 1},
+        **moves,
+        **more,
+    )
 
 
 def by_choice(noise, H):
@@ -260,6 +273,14 @@ BY_TOPIC = {
         "marginal: a quartic momentum of a mass of theta": lambda: underdamped(U + total(p**4 * (1 + theta**2)) / 4),
         "marginal: a thermostat coupled to theta": lambda: thermostat(
             total(p**2) / 2 + n * mu * xi**2 * (1 + (total(theta) / n) ** 2) / 2
+        ),
+        "marginal: half of U beside a choice": lambda: beside_a_choice(U / 2),
+        "marginal: weights beside a choice": lambda: beside_a_choice(U, weights=1 + total(theta**2)),
+        "marginal: one that is declared of a U that a choice doubles": lambda: beside_a_choice(
+            U * (1 + one_choice), one_choice, marginal=total(theta**4)
+        ),
+        "marginal: weights of the wrong choice": lambda: beside_a_choice(
+            U * (1 + one_choice) / 2, one_choice, weights=1 - one_choice
         ),
     },
     "reached": {  # the noise does not reach everything (H.5)
@@ -599,6 +620,7 @@ RIGHT = {
     "copies of U with a spring": lambda: replicas(U_r + U_s + A * total((r - s) ** 2)),
     "a copy of U of a negative weight under a quartic": lambda: replicas(U_r - U_s / 2 + total(s**4)),
     "a marginal of twice U": lambda: overdamped(1, 2 * U, marginal=2 * U),
+    "a choice that U does not see": lambda: beside_a_choice(U),
     "two charges that pass each other": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - log(Abs(x - y)) / 2),
     "a point of infinite energy in the plane": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 - 2 * log(x**2 + y**2)),
     "a diagonal of high energy": lambda: two({x: 1, y: 1}, (x**2 + y**2) / 2 + 9 / (1 + (x - y) ** 2)),

@@ -174,12 +174,14 @@ def marginal(case: Case) -> Answer:
     if energy is None:
         whole = "H couples copies of U" if recipe.has_copies else "H is wholly symbolic"
         return f"the marginal of {names} is exp(-H) integrated", whole if others else f"energy {rest}", "proved"
-    if recipe.latents:
-        names = ", ".join(b.name for b in recipe.targets + recipe.latents)
-        question = f"the marginal of {names} is exp(-H) integrated"
-        return question, f"energy {rest}", "open" if others else "proved"
-    declared = "exp(-U)" if recipe.marginal is None else "as declared"
     surplus = expanded(rest - energy)
+    declared = "exp(-U)" if recipe.marginal is None else "as declared"
+    if _reads_both(surplus, recipe.targets, recipe.latents):
+        jumping = ", ".join(map(str, recipe.latents))
+        if recipe.marginal is not None or case.is_weighted:
+            return f"the marginal of {names} is {declared}", f"not decided: the sum over {jumping}", "open"
+        question = f"the marginal of {names}, {jumping} is exp(-H) integrated"
+        return question, f"energy {rest}", "open" if others else "proved"
     at_every_temperature = _constant(recipe, surplus)
     answer, verdict = at_every_temperature or _surplus(recipe, others, surplus, at_temperature)
     if verdict in ("proved", "checked") and not at_every_temperature:
@@ -213,6 +215,12 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
         return f"not decided: the quadrature over {others[0]} is not accurate", "open"
     names = ", ".join(b.name for b in recipe.targets)
     return f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}", "failed"
+
+
+def _reads_both(surplus: Expr, targets: tuple[Block, ...], latents: tuple[Block, ...]) -> bool:
+    """Whether a term of the surplus reads a target and a block that moves by jumps alone."""
+    terms = Add.make_args(surplus)
+    return any(any(reads(t, b) for b in targets) and any(reads(t, b) for b in latents) for t in terms)
 
 
 def _constant(recipe: Dynamics, surplus: Expr) -> tuple[str, str] | None:
