@@ -54,7 +54,7 @@ def assignment(b: Block, value: Expr, rule: str) -> Flow:
 
 def of_flows(recipe: Recipe, flows: dict[str, Flow], own: tuple[Adapted, ...]) -> Step:
     """A step of the given flows; its state has the entries of the recipe and the quantities `own`."""
-    recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in own}}, weights=None, claim=recipe.claim)
+    recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in own}}, claim=recipe.claim)
     word = once_each("measured", flows)
     return Step(recipe, word, flows, lower(recipe, word, flows))
 

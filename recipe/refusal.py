@@ -117,6 +117,8 @@ def _weights(recipe: Dynamics) -> Refusals:
         return
     if is_site(psi):
         yield "weights", f"{psi} has one value per site, but a draw has one weight", f"Wrap it: total({psi})."
+    if vanishes(psi):
+        yield "weights", f"{psi} is 0 at every draw", "A weight is positive somewhere."
     others = (Partial, Derivative, AppliedUndef, Crossing, Observed, Operator)
     read = sorted(map(str, psi.atoms(*others) | psi.free_symbols & {*OF_THE_STEP} - {temperature}))
     if read or psi.has(Potential) and recipe.has_several_potentials:

@@ -119,6 +119,7 @@ def test_weights_follow_a_map_and_bound_functions():
     [
         (theta**2, "one value per site"),
         (-psi, "they are -"),
+        (0 * psi, "0 is 0 at every draw"),
         (total(grad(U) ** 2), "they read grad"),
         (1 + observe("loss") ** 2, "they read loss"),
         (1 + step_size, "they read h"),
@@ -136,6 +137,14 @@ def test_weights_of_what_was_adapted_before_the_step_are_refused():
 
 
 # ---- a run
+
+
+def test_a_parameter_may_stand_in_weights_alone():
+    run = dict(energy=lambda x: (x**2).sum() / 2, init=torch.zeros(2), steps=5, step_size=0.1, progress=False)
+    recipe = Recipe(name="w", state=theta, H=U, D={theta: 1}, weights=psi, marginal=U - temperature * log(psi))
+    draws = samplers.sample(recipe, **run, slow=2.0)
+    expected = 1 + 2 * draws["theta"].square().sum(-1)
+    torch.testing.assert_close(draws.weights, (expected / expected.mean()).double())
 
 
 def quartic(x):
