@@ -264,7 +264,7 @@ def model(
             variable.check(before)
             before[name] = variable.draw(before)
         if isinstance(log_likelihood, Observed):
-            log_likelihood.draw(before)
+            log_likelihood.check(before)
     joint = Joint(variables, log_likelihood, rows)
     return Model(constrained(variables, before), joint, joint.draw, joint.log_prior, rows, log_likelihood)
 

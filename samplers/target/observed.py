@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from integrators import noise
 from integrators.streams import PREDICTED
@@ -75,6 +75,23 @@ class Observed:
         found = {name: self.at(name, theta) for name in self.functions}
         return {name: x.sample() if isinstance(x, Distribution) else x for name, x in found.items()}
 
+    def check(self, theta: Values) -> None:
+        """Refuse functions that fail at theta, and data outside of a support that is the same at every theta."""
+        self.draw(theta)
+        for name, y in self.data.items():
+            law = self.at(name, theta)
+            support = law.support
+            if isinstance(type(law).support, constraints.dependent_property):
+                if not isinstance(support, constraints.integer_interval):  # of a number of categories, say
+                    continue
+            missing = y.isnan().flatten(y.dim() - len(law.event_shape)).any(-1) if law.event_shape else y.isnan()
+            outside = ~(support.check(y) | missing)
+            if outside.any():
+                what = f"{y[outside][0].tolist()} is outside of the support of its law, {type(law).__name__}"
+                raise RecipeError(
+                    f"model, {name!r}", what, do="Give data that the law can have, or nan where one is missing."
+                )
+
     @torch.no_grad()
     def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
         """`draw` at every draw of the variables, `(chains, draws, ...)`; each chain has noise of its own."""
@@ -94,8 +111,10 @@ def observed_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
     for name, entry in given.items():
         where = f"model, {name!r}"
         law, *y = entry if isinstance(entry, tuple) else (entry,)
-        if not callable(law) or len(y) > 1 or not all(map(torch.is_tensor, y)):
+        if not callable(law) or len(y) > 1:
             raise RecipeError(where, f"it is {entry!r}", do=LAW)
+        if y and not torch.is_tensor(y[0]):
+            raise RecipeError(where, f"its data are a {type(y[0]).__name__}, not a tensor", do=LAW)
         if name in names:
             raise RecipeError(where, "it is the name of a variable too", do="Choose another one.")
         functions[name] = law
