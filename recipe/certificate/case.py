@@ -35,7 +35,6 @@ class Case:
         self.temperature = temperature
         self.values = values
         self.sites_of_run = sites
-        self.is_weighted = False  # whether it is that of the law of weighted draws
         self.still = tuple(b for b in recipe.state if b.name in freeze)
         self.recipe = remainder(recipe, self.still)
 
@@ -85,9 +84,7 @@ class Case:
             return self
         own = {field.name: getattr(self.declared, field.name) for field in fields(Dynamics)}
         of_weighted = Dynamics(**own | {"H": self.declared.weighted, "weights": None})
-        case = Case(of_weighted, self.temperature, [b.name for b in self.still], self.values, self.sites_of_run)
-        case.is_weighted = True
-        return case
+        return Case(of_weighted, self.temperature, [b.name for b in self.still], self.values, self.sites_of_run)
 
     @property
     def swaps(self) -> bool:

@@ -163,10 +163,15 @@ def marginal(case: Case) -> Answer:
 
     The answer says so if this holds at the given temperature only.
     """
-    if case.weighted is not case:
-        question, *rows = marginal(case.weighted)
-        question = question.replace("marginal", "weighted marginal").replace("exp(-H)", "exp(-H) times the weights,")
-        return question, rows[0], rows[1]
+    if case.weighted is case:
+        return _marginal(case, is_declared=case.recipe.marginal is not None)
+    question, answer, verdict = _marginal(case.weighted, is_declared=True)
+    question = question.replace("marginal", "weighted marginal").replace("exp(-H)", "exp(-H) times the weights,")
+    return question, answer, verdict
+
+
+def _marginal(case: Case, *, is_declared: bool) -> Answer:
+    """The answer for a case without weights; `is_declared`: whether the recipe says what the target's law is."""
     recipe, at_temperature = case.recipe, case.temperature
     gaussians, others, rest = case.auxiliary
     names = ", ".join(b.name for b in recipe.targets)
@@ -178,7 +183,7 @@ def marginal(case: Case) -> Answer:
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
     if _reads_both(surplus, recipe.targets, recipe.latents):
         jumping = ", ".join(map(str, recipe.latents))
-        if recipe.marginal is not None or case.is_weighted:
+        if is_declared:
             return f"the marginal of {names} is {declared}", f"not decided: the sum over {jumping}", "open"
         question = f"the marginal of {names}, {jumping} is exp(-H) integrated"
         return question, f"energy {rest}", "open" if others else "proved"
