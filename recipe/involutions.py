@@ -163,8 +163,7 @@ def involution(images: Mapping[Block, Expr], rate: Expr | float) -> Involution:
     temperature T divided by T; a rate per site moves each site alone, a rate per chain all sites. The certificate
     proves F(F(z)) = z, |det DF| = 1, H(F(z)) = H(z), and that the jumps balance the drift; or, of an F that changes H,
     that lambda(F(z)) exp(-H(F(z))/T) = lambda(z) exp(-H(z)/T), as for Barker's rate 1/(1 + exp((H(F(z)) - H(z))/T)).
-    Raises RecipeError for new
-    values that are no formulas by block.
+    Raises RecipeError for new values that are no formulas by block.
 
     >>> from sympy import Max
     >>> from recipe import grad, potential, vector

@@ -59,7 +59,8 @@ def products(recipe: Dynamics) -> Refusals:
         if operators_of(rest) or recipe.supplied[i, i] != 0:
             what = f"the square root of {entry} is not known beside an operator, or less supplied noise"
             yield where, what, "Leave the other out."
-        numbers = {x: expand(entry).coeff(x) for x in own}
+        terms = expand(entry)
+        numbers = {x: terms.coeff(x) for x in own}
         if expand(entry - rest - Add(*(c * x for x, c in numbers.items()))) != 0:
             yield where, f"{entry} is no sum of numbers times outer products", "Let each stand alone in a term."
         for x, c in numbers.items():

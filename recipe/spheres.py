@@ -33,7 +33,7 @@ class Projection(Declared):
 
     @property
     def free_symbols(self) -> set:
-        """The projection itself, and the block that it is a function of."""
+        """The projection, and its block."""
         return {self, self.on}
 
     def __call__(self, e: Expr) -> Expr:

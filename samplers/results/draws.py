@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +39,9 @@ class Draws(Mapping):
     Each value has the shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON data such as recipe,
     scheme, step_size, seed and `diverged`, {chain: step}; `step_sizes` has the step size of each draw, where it varied,
     in units of time; `log_weights` the logarithm of the weight of each draw, `(chains, draws)`, where they are not
-    equal. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps
-    energy and data in memory, and is neither saved nor copied. Raises RecipeError when the shapes disagree, `info` is
-    not JSON, or there is not one step size > 0 per draw.
+    equal. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps energy and
+    data in memory, and is neither saved nor copied. Raises RecipeError when the shapes disagree, `info` is not JSON, or
+    there is not one step size > 0 per draw.
 
     >>> draws = Draws({"theta": torch.zeros(4, 100, 3)}, info={"recipe": "sghmc", "scheme": "baoab"})
     >>> draws
@@ -366,8 +365,8 @@ class Draws(Mapping):
         own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
         lost = self.chains - len(sound)
         function = None if of is None else Functional(of, "draws, report")
-        subject = Subject(own, self.info, lost, self._again, alpha, tolerance, evaluations, function, sound)
-        report = report_of(replace(subject, weights=self.weights_of(sound)))
+        asked = alpha, tolerance, evaluations, function
+        report = report_of(Subject(own, self.info, lost, self._again, *asked, sound, self.weights_of(sound)))
         self._report = report if of is None else self._report
         return report
 

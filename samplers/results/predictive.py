@@ -211,10 +211,10 @@ def _entropy(p: torch.Tensor) -> torch.Tensor:
     return torch.special.entr(p).sum(-1)
 
 
-@torch.no_grad()
 # ---- predictions of each draw
 
 
+@torch.no_grad()
 def predictions_of(
     draws: Mapping[str, torch.Tensor], model: Callable, X: Any, *, batch_size: int | None, thin: int
 ) -> torch.Tensor:

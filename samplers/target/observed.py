@@ -125,7 +125,7 @@ def observed_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
 
 
 def predictive(model: Any, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """What `Model.predictive` gives, checked."""
+    """Data and quantities at draws of a model's variables, `(chains, draws, ...)`, after a check of both."""
     where = "model, predictive"
     if not isinstance(model.log_likelihood, Observed):
         what = "the likelihood is a function of the variables, from which no data are drawn"

@@ -225,7 +225,7 @@ class Beside(NamedTuple):
 
 
 def handed_out_since(before: tuple) -> Beside | None:
-    """What is known of the Minibatches that have handed out batches before and since; None if there are none."""
+    """The numbers of the Minibatches that have handed out batches since `before`; None if none have."""
     now = latest()
     if not before or not now or now[0] != before[0] or now[1] == before[1]:
         return None
