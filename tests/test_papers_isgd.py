@@ -63,18 +63,18 @@ def boston(tmp_path, study):
 
 
 def test_every_split_has_its_own_rows_and_scale(boston):
-    import isgd_uci
+    import isgd_splits
 
-    data = isgd_uci.splits_of(boston, "boston", 2)
-    ensemble = isgd_uci.ensemble_of(data)
+    data = isgd_splits.splits_of(boston, "boston", 2)
+    ensemble = isgd_splits.ensemble_of(data)
     with torch.no_grad():
         for p in ensemble.parameters():
             p.zero_()
-    outputs = isgd_uci.predicted(ensemble, data)
+    outputs = isgd_splits.predicted(ensemble, data)
     assert outputs.shape == (2, 10)
     for k in range(2):
         assert outputs[k].tolist() == pytest.approx([float(data.y[data.train[k]].mean())] * 10)
-    x, y = next(isgd_uci.batches_of(data, seed=0))
+    x, y = next(isgd_splits.batches_of(data, seed=0))
     assert x.shape == (2, 50, 3) and y.mean(1).abs().max() < 1e-6  # all rows of training, standardised
     held_back = data.held_back()
     assert held_back.train.shape == (2, 42) and held_back.test.shape == (2, 8)
@@ -96,9 +96,10 @@ def test_the_two_definitions_of_mnll_and_a_split_that_failed(boston):
 
 
 def test_all_methods_run_and_the_samplers_keep_what_the_baseline_has_learned(boston, monkeypatch):
+    import isgd_splits
     import isgd_uci
 
-    monkeypatch.setattr(isgd_uci, "BATCH", 8)  # all rows at once would be without noise
+    monkeypatch.setattr(isgd_splits, "BATCH", 8)  # all rows at once would be without noise
     size = dict(splits=2, adam=60, draws=3, every=4)
     for method in isgd_uci.METHODS:
         lr = 0.01 if method in ("SGHMC", "SGHMC T", "SWAG") else 0.0
@@ -110,9 +111,10 @@ def test_all_methods_run_and_the_samplers_keep_what_the_baseline_has_learned(bos
 
 def test_a_run_that_diverges_has_failed_in_every_split(boston, monkeypatch):
     """After a step the weights are beyond what a network in float32 multiplies."""
+    import isgd_splits
     import isgd_uci
 
-    monkeypatch.setattr(isgd_uci, "BATCH", 8)  # all rows at once would be without noise
+    monkeypatch.setattr(isgd_splits, "BATCH", 8)  # all rows at once would be without noise
     result = isgd_uci.run(boston, "boston", "SGHMC", splits=2, adam=60, draws=3, every=4, lr=1e30)
     assert result["failed"] == 2 and not result["rmse"]
 

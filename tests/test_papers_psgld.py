@@ -184,7 +184,7 @@ def truncate(path, length):
 @pytest.fixture
 def of_images(study, images, monkeypatch):
     """A study of 120 images, with a draw every second of its few steps."""
-    import psgld_mnist as example
+    import psgld_learner as example
 
     monkeypatch.setattr(example, "BURN_IN", 3)
     monkeypatch.setattr(example, "THIN", 2)
@@ -198,16 +198,16 @@ import sys
 from pathlib import Path
 papers, data, out = sys.argv[1:]
 sys.path.insert(0, papers)
-import psgld_mnist, study, training
-psgld_mnist.BURN_IN, psgld_mnist.THIN = 3, 2
+import psgld_learner, study, training
+psgld_learner.BURN_IN, psgld_learner.THIN = 3, 2
 training.train.__kwdefaults__["every"] = 0.0
-study.Study(Path(out), Path(data), study.Scale.QUICK).result(psgld_mnist.network, **{RUN})
+study.Study(Path(out), Path(data), study.Scale.QUICK).result(psgld_learner.network, **{RUN})
 """
 
 
 @pytest.mark.slow
 def test_a_network_that_is_killed_goes_on_bit_for_bit(of_images, papers, tmp_path):
-    import psgld_mnist as example
+    import psgld_learner as example
 
     whole = of_images.result(example.network, **RUN)
     killed = type(of_images)(tmp_path / "killed", of_images.data, of_images.scale)
@@ -237,7 +237,7 @@ def counted(draw, steps):
 
 def test_the_average_is_of_every_draw_weighted_by_its_step_size(of_images):
     """The curve has each epoch, and a distilled network learns the average and no labels."""
-    import psgld_mnist as example
+    import psgld_learner as example
 
     data, (inputs, labels) = example.data_of(of_images, validate=False)
     setting = example.Setting("sgd", lr=0.1, stages=2)
@@ -250,7 +250,7 @@ def test_the_average_is_of_every_draw_weighted_by_its_step_size(of_images):
 
 def test_what_is_distilled_learns_the_average_and_no_labels(of_images, monkeypatch):
     """Labels that are all of one class once the teacher has learned them do not reach the student."""
-    import psgld_mnist as example
+    import psgld_learner as example
 
     train, data_of = example.Learner.train, example.data_of
     (images, labels), held = data_of(of_images, validate=False)
@@ -267,14 +267,15 @@ def test_what_is_distilled_learns_the_average_and_no_labels(of_images, monkeypat
 
 
 def test_settings_are_chosen_without_a_look_at_the_test_set(of_images, monkeypatch):
+    import psgld_learner
     import psgld_mnist as example
 
     def read(folder):
         (x, y), test, digests = read_mnist(folder)
         return (x, y), None, digests
 
-    read_mnist = example.read_mnist
-    monkeypatch.setattr(example, "read_mnist", read)
+    read_mnist = psgld_learner.read_mnist
+    monkeypatch.setattr(psgld_learner, "read_mnist", read)
     (x, y), (held_x, held_y) = example.data_of(of_images, validate=True)
     assert len(x) == len(y) == 100 and len(held_x) == len(held_y) == 20
     method = example.Method({"optimizer": ["sgd"], "lr": (1e-9, 0.05), "stages": (1, 5)})

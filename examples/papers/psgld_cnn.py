@@ -11,7 +11,8 @@ from typing import Any
 
 from datasets import IDX_FILES
 from networks import convolutional
-from psgld_mnist import Row, Setting, data_of, difference, learned, of_row
+from psgld_learner import Setting, data_of, learned
+from psgld_mnist import Row, difference, of_row
 from study import Experiment, Study
 from torch.nn import Module, Sequential, Unflatten
 from verdicts import Claim, part

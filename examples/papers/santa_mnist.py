@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 from datasets import IDX_FILES
-from psgld_mnist import NEAR, Row, data_of, network_of, scores
+from psgld_learner import data_of, network_of, scores
+from psgld_mnist import NEAR, Row
 from study import Experiment, Study, beside, spread
 from sympy import sqrt
 from torch.nn import Module
