@@ -34,14 +34,18 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap | Involution, froz
         return _swapped(recipe, letter, jump)
     if isinstance(jump, Involution):
         return turned(letter, jump, jump.rate)
-    laws = {jump.blocks[0]: jump.law} if jump.law else _read_off(recipe, jump.blocks)
+    if jump.proposed:
+        laws = {jump.blocks[0]: jump.proposed}
+    else:
+        laws = {jump.blocks[0]: jump.law} if jump.law else _read_off(recipe, jump.blocks)
+        laws = {b: law.tempered() for b, law in laws.items()}
     updates: dict[Block, Expr] = {}
     draws: tuple[Variate, ...] = ()
     for b, law in laws.items():
-        new, own = _redrawn(b, law.tempered(), jump.persistence)
+        new, own = _redrawn(b, law, jump.persistence)
         updates[b] = led_back(b, new) if b.domain.is_sphere else new.xreplace(updates)
         draws += own
-    equation = ", ".join(f"{b} ~ {law.tempered()}" for b, law in laws.items())
+    equation = ", ".join(f"{b} ~ {law}" for b, law in laws.items())
     equation += f" in part, persistence {jump.persistence}" if jump.persistence != 0 else ""
     if jump.rate is None:
         return Flow(letter, updates, draws, "jump", True, equation)

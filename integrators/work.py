@@ -30,9 +30,11 @@ from recipe.derive import circulation, residual
 from recipe.domains import domain_of
 from recipe.errors import RecipeError
 from recipe.involutions import Involution
+from recipe.laws import DiscreteLaw, Law, by_category
 from recipe.operators import coefficient, times
+from recipe.pieces import Jump
 from recipe.swaps import Swap
-from recipe.symbols import Adapted, Block, Crossing, Total, is_site
+from recipe.symbols import Adapted, Block, Crossing, SiteDummy, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
@@ -187,6 +189,9 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
             worked[letter] = _turned(recipe, letter, jump, frozen)
             continue
         flow = solve_jump(recipe, letter, jump, frozen)
+        if isinstance(jump, Jump) and jump.proposed and flow.updates:
+            worked[letter] = _proposed(recipe, flow, jump.proposed)
+            continue
         fall: Expr = S.Zero
         if isinstance(jump, Swap) and flow.swaps:
             (_, accepted), _ = flow.updates[jump.blocks[0]].args
@@ -208,6 +213,28 @@ def _turned(recipe: Recipe, letter: str, jump: Involution, frozen: Collection[st
     there, away = (probability(jump, rate) for rate in rates)
     stays = Piecewise((S.Zero, flow.draws[0] < there), (T * (log(1 - there) - log(1 - away)), True))
     return Worked(flow, _over_sites(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
+
+
+def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
+    """The draw of a proposed law with the density q, and its work T log q(z -> z') - T log q(z' -> z).
+
+    The parameters of q(z -> .) are kept: of a discrete law -log of its weights, of others its arguments.
+    """
+    (b,) = flow.updates
+    x = SiteDummy(real=True) if b.is_vector else Dummy(real=True)
+    costs = [cost + law.log_integral for cost in law.costs] if isinstance(law, DiscreteLaw) else []
+    numbers = costs or law.arguments
+    names = [Adapted(f"{b}__law_{k}", is_site(e), "real", S.Zero) for k, e in enumerate(numbers, 1)]
+    there = [name if e.has(*recipe.state) else e for name, e in zip(names, numbers)]
+    ahead = by_category(b, *there) if costs else _surprise(type(law)(*there), b)
+    returned = T * (_surprise(law, x).xreplace({x: left(b)}) - ahead)
+    kept = {left(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
+    return Worked(flow, S.Zero, balanced=False, returned=_over_sites(returned, b), kept=kept)
+
+
+def _surprise(law: Law, x: Expr) -> Expr:
+    """-log of the density of a law, up to a constant."""
+    return law.energy(x) + law.log_integral
 
 
 def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:

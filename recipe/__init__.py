@@ -25,7 +25,7 @@ from .involutions import flip, involution, reflect
 from .laws import by_category
 from .maps import mapped
 from .operators import logdet, operator
-from .pieces import euler, force, friction, gibbs, kick, noise, numerical, refresh, spring
+from .pieces import euler, force, friction, gibbs, kick, noise, numerical, propose, refresh, spring
 from .results import Certificate
 from .spheres import project
 from .swaps import swap
@@ -67,6 +67,7 @@ __all__ = [
     "copies",
     "potential",
     "project",
+    "propose",
     "real",
     "reflect",
     "recover",

@@ -18,7 +18,7 @@ from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError
 from .formulas import formula
-from .pieces import lettered, letters_of
+from .pieces import Jump, lettered, letters_of
 from .reading import conversions_of, drift_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
@@ -48,7 +48,7 @@ class Recipe(Dynamics):
     given, or sympy matrices in the order of `state`.
     `supplied`: the part of D that the gradient of a minibatch provides: friction uses D, injected noise D - supplied.
     `scheme`, `schemes`: the recommended splitting word, and further words by name; `pieces`: letters beside or instead
-    of the default ones; `jumps`: redraws, swaps or involutions of blocks, by letter.
+    of the default ones; `jumps`: redraws, proposals, swaps or involutions of blocks, by letter.
     `transport`: a further drift by block, without divergence, which involutions among the jumps balance.
     `adapt`: the new values of adapted quantities, from the old values, the step's first gradient and the new state.
     `order`: adapted quantities move after the step ("lagged"), before its first gradient is used ("same_step"), or are
@@ -92,7 +92,6 @@ class Recipe(Dynamics):
             what = f"metropolis is True or False, got {self.metropolis!r}"
             raise RecipeError(self.name, what, do="Say whether steps are meant to be accepted or rejected.")
         settle("accepted", letters_of(self.accepted, f"{self.name}, accepted"))
-        settle("metropolis", self.metropolis or bool(self.accepted))
         settle("state", state_of(self.state, self.name))
         settle("target", target_of(self.target, self.state, self.name))
         settle("H", formula(self.H, f"{self.name}, H"))
@@ -104,6 +103,8 @@ class Recipe(Dynamics):
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
         settle("adapt", updates_of(self.adapt, self.order, self.name))
         settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))
+        proposes = any(isinstance(jump, Jump) and jump.proposed for jump in self.jumps.values())
+        settle("metropolis", self.metropolis or bool(self.accepted) or proposes)
         settle("conversions", conversions_of(self.conversions, self.name))
         settle("requires", requirements_of(self.requires, self.name))
         if self.marginal is not None:

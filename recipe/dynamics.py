@@ -205,9 +205,10 @@ class Dynamics:
     @cached_property
     def latents(self) -> tuple[Block, ...]:
         """The blocks beside the target that move by jumps alone: categories, and blocks drawn from a law."""
-        drawn = {b for jump in self.jumps.values() if jump.law is not None for b in jump.redrawn} - {*self.targets}
+        drawn = {b for jump in self.jumps.values() if jump.law is not None for b in jump.redrawn}
         flowing = {self.state[i] for matrix in (self.D, self.Q) for i, _ in entries(matrix)}
-        return tuple(b for b in self.state if b.domain.is_discrete or b in drawn - flowing)
+        beside = (b for b in self.state if b not in self.targets)
+        return tuple(b for b in beside if b.domain.is_discrete or b in drawn - flowing)
 
     @cached_property
     def spheres(self) -> tuple[Block, ...]:

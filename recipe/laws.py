@@ -29,6 +29,7 @@ class Law(ABC):
 
     domains: ClassVar[tuple[str, ...]]
     positive: ClassVar[tuple[str, ...]] = ()
+    still: ClassVar[tuple[str, ...]] = ()  # arguments of which the integral of exp(-energy) is not in closed form
 
     def __post_init__(self):
         for field in fields(self):
@@ -43,6 +44,11 @@ class Law(ABC):
     @abstractmethod
     def energy(self, x: Expr) -> Expr:
         """-log density, up to terms free of x."""
+
+    @property
+    def log_integral(self) -> Expr:
+        """The log of the integral of exp(-energy), up to terms of what is `still`."""
+        return S.Zero
 
     @abstractmethod
     def tempered(self) -> "Law":
@@ -74,6 +80,11 @@ class Normal(Law):
         """(x - mean)^2/(2 variance)."""
         return (x - self.mean) ** 2 / (2 * self.variance)
 
+    @property
+    def log_integral(self) -> Expr:
+        """log(variance)/2."""
+        return log(self.variance) / 2
+
     def __str__(self):
         return f"N({self.mean}, {self.variance})"
 
@@ -95,10 +106,16 @@ class Gamma(Law):
     rate: Expr
     domains = ("positive",)
     positive = ("shape", "rate")
+    still = ("shape",)
 
     def energy(self, x: Expr) -> Expr:
         """rate x - (shape - 1) log x."""
         return self.rate * x - (self.shape - 1) * log(x)
+
+    @property
+    def log_integral(self) -> Expr:
+        """-shape log(rate)."""
+        return -self.shape * log(self.rate)
 
     def tempered(self) -> "Gamma":
         """Gamma((shape - 1)/T + 1, rate/T)."""
@@ -113,10 +130,16 @@ class InverseGamma(Law):
     scale: Expr
     domains = ("positive",)
     positive = ("shape", "scale")
+    still = ("shape",)
 
     def energy(self, x: Expr) -> Expr:
         """(shape + 1) log x + scale/x."""
         return (self.shape + 1) * log(x) + self.scale / x
+
+    @property
+    def log_integral(self) -> Expr:
+        """-shape log(scale)."""
+        return -self.shape * log(self.scale)
 
     def tempered(self) -> "InverseGamma":
         """InverseGamma((shape + 1)/T - 1, scale/T)."""
@@ -131,6 +154,7 @@ class Beta(Law):
     b: Expr
     domains = ("fraction",)
     positive = ("a", "b")
+    still = ("a", "b")
 
     def energy(self, x: Expr) -> Expr:
         """-(a - 1) log x - (b - 1) log(1 - x)."""
@@ -152,6 +176,12 @@ class DiscreteLaw(Law):
     def energy(self, x: Expr) -> Expr:
         """The cost of x."""
         return by_category(x, *self.costs)
+
+    @property
+    def log_integral(self) -> Expr:
+        """The log of the sum of exp(-cost), with the least cost apart."""
+        least = Min(*self.costs)
+        return log(Add(*(exp(least - cost) for cost in self.costs))) - least
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,7 @@ def _piece(piece: Piece, places: dict[Any, Block]) -> Piece:
 
 def _jump(jump: Jump | Swap | Involution, rule: dict[Any, Any]) -> Jump | Swap | Involution:
     moved = [b for b in jump.blocks if b in rule]
-    if isinstance(jump, Swap | Involution) and moved:
-        what = f"{moved[0]} would be in other coordinates than what it changes places with"
+    if moved and (isinstance(jump, Swap | Involution) or jump.proposed):
+        what = f"{moved[0]} would be in other coordinates than its new value"
         raise RecipeError(f"mapped, {jump}", what, do="Leave the jump out, or the map.")
     return jump.replaced(lambda e: e.xreplace(rule))

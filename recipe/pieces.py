@@ -200,13 +200,15 @@ class Jump:
     """Redraws of a block, or of several together, from the conditional law under exp(-H/T).
 
     `rate`: per unit of time, None for a redraw in every step. `law`: the declared law under exp(-H) of one block.
-    `persistence`: the share c of its distance from the mean that a normal block keeps.
+    `persistence`: the share c of its distance from the mean that a normal block keeps. `proposed`: a law that may read
+    the block, of which draws are accepted or rejected.
     """
 
     blocks: tuple[Block, ...]
     rate: Expr | None = None
     law: Law | None = None
     persistence: Expr = S.Zero
+    proposed: Law | None = None
 
     @property
     def redrawn(self) -> tuple[Block, ...]:
@@ -215,25 +217,24 @@ class Jump:
 
     @property
     def formulas(self) -> tuple[Expr, ...]:
-        """The formulas of the rate, the law and the persistence."""
-        of_law = self.law.arguments if self.law else ()
-        return (*(() if self.rate is None else (self.rate,)), *of_law, self.persistence)
+        """The formulas of the rate, the laws and the persistence."""
+        of_laws = (e for law in (self.law, self.proposed) if law for e in law.arguments)
+        return (*(() if self.rate is None else (self.rate,)), *of_laws, self.persistence)
 
     def replaced(self, of: Callable[[Expr], Expr]) -> "Jump":
         """The jump with a function applied to its formulas."""
-        law = None if self.law is None else type(self.law)(*map(of, self.law.arguments))
-        return Jump(self.blocks, None if self.rate is None else of(self.rate), law, of(self.persistence))
+        law, proposed = (law and type(law)(*map(of, law.arguments)) for law in (self.law, self.proposed))
+        return Jump(self.blocks, None if self.rate is None else of(self.rate), law, of(self.persistence), proposed)
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.blocks))
         arguments = [names if len(self.blocks) == 1 else f"({names})"]
-        if self.law is not None:
-            arguments.append(str(self.law))
+        arguments += [str(law) for law in (self.law, self.proposed) if law]
         if self.rate is not None:
             arguments.append(f"rate={self.rate}")
         if self.persistence != 0:
             arguments.append(f"persistence={self.persistence}")
-        return f"{'gibbs' if self.law else 'refresh'}({', '.join(arguments)})"
+        return f"{'gibbs' if self.law else 'propose' if self.proposed else 'refresh'}({', '.join(arguments)})"
 
 
 @of_known_arguments("refresh", "It takes a block, a rate, and a persistence to refresh it in part.")
@@ -276,3 +277,26 @@ def gibbs(block: Block, law: Law, rate: Expr | float | None = None) -> Jump:
         what = f"it is of a block and a law, got {law!r}"
         raise RecipeError(f"gibbs({block})", what, do="Write gibbs(tau, laws.Gamma(shape, rate)).")
     return Jump((block,), None if rate is None else formula(rate, f"gibbs({block}), rate"), law)
+
+
+@of_known_arguments("propose")
+def propose(block: Block, law: Law) -> Jump:
+    """A jump to a value drawn from a law that may read the block itself, accepted or rejected: Metropolis-Hastings.
+
+    A step from z to z' is accepted with the probability min(1, exp(-W/T)), where W has H(z') - H(z) and
+    T log q(z -> z') - T log q(z' -> z), with q the density of the law, a product over the sites, which may read grad(U)
+    and all sites of z. `law`: as in `gibbs`, at the temperature of the run as it stands, with `step_size` and
+    `temperature` as symbols. Steps of such a recipe are accepted or rejected, and none is made otherwise. Raises
+    RecipeError if the arguments are not a block and a law; the Recipe raises for a law with the wrong support.
+
+    Source: Hastings (1970), "Monte Carlo sampling methods using Markov chains and their applications".
+
+    >>> from recipe import laws, vector
+    >>> theta = vector("theta")
+    >>> print(propose(theta, laws.Normal(theta, 4)))
+    propose(theta, N(theta, 4))
+    """
+    if not isinstance(block, Block) or not isinstance(law, Law):
+        what = f"it is of a block and a law, got {law!r}"
+        raise RecipeError(f"propose({block})", what, do="Write propose(theta, laws.Normal(theta, 1)).")
+    return Jump((block,), proposed=law)

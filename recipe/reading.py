@@ -45,8 +45,6 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
     for b in blocks:
         if b not in state:
             raise RecipeError(where, f"{b} is not in the state", do="Target blocks are part of state=.")
-        if b.domain.is_discrete:
-            raise RecipeError(where, f"{b} is of categories, and has no gradient", do="Keep it beside the target.")
     if len(set(blocks)) < len(blocks):
         raise RecipeError(where, f"a block stands twice in {blocks}", do="Name each once.")
     return tuple(sorted(blocks, key=lambda b: not b.is_vector)) if len(blocks) > 1 else blocks[0]

@@ -28,6 +28,10 @@ Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what
 def jumps(recipe: Dynamics) -> Refusals:
     """Refuse jumps that cannot be made, and transport that jumps cannot balance at every temperature."""
     yield from _transport(recipe)
+    proposed = {b for jump in recipe.jumps.values() if isinstance(jump, Jump) and jump.proposed for b in jump.blocks}
+    for b in (b for b in recipe.targets if b.domain.is_discrete and b not in proposed):
+        do = f"Keep it beside the target, or propose({b}, laws.Categorical(...))."
+        yield "target", f"{b} is of categories, and has no gradient", do
     for letter, jump in recipe.jumps.items():
         where = f"jump {letter!r}"
         if jump.rate is not None:
@@ -41,7 +45,9 @@ def jumps(recipe: Dynamics) -> Refusals:
             continue
         if jump.persistence != 0:
             yield from _kept_in_part(f"jumps[{letter!r}], persistence", jump)
-        if jump.law is None:
+        if jump.proposed is not None:
+            yield from _proposed(where, jump.blocks[0], jump.proposed)
+        elif jump.law is None:
             yield from _redrawn(recipe, where, jump.blocks)
         else:
             yield from _drawn(recipe, where, jump.blocks[0], jump.law)
@@ -146,12 +152,8 @@ def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:
     for e in law.arguments:
         if e.has(b):
             what = f"{e} reads {b}, and a law given all else is of what stays"
-            yield where, what, f"Write its parameters without {b}."
-        if is_site(e) and not b.is_vector:
-            yield where, f"{e} has one value per site, but {b} is one number", "Wrap it in total()."
-    if not law.suits(b.domain):
-        do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
-        yield where, f"{b} is {b.domain.in_words}, and no number of {law}", do
+            yield where, what, f"Write its parameters without {b}, or propose it."
+    yield from _unsuited(where, b, law)
     if any(b in U.blocks for U in recipe.potentials):
         yield where, f"the law of {b} is that of U, which is open", "Draw another block."
     comparison = compared(recipe.H, b, law)
@@ -161,6 +163,30 @@ def _drawn(recipe: Dynamics, where: str, b: Block, law: Law) -> Refusals:
     elif comparison[1] is None:
         what = f"exp(-H), as a function of {b}, is {law} times the further factor {comparison[0]}"
         yield where, what, "Change the parameters of the law, or H."
+    yield from _negative(where, law)
+
+
+def _proposed(where: str, b: Block, law: Law) -> Refusals:
+    """Refuse a proposed law of another support, or with an integral that is not in closed form."""
+    yield from _unsuited(where, b, law)
+    for name in law.still:
+        if getattr(law, name).atoms(Block):
+            what = f"the {name} of {law} moves, and its integral is not in closed form"
+            yield where, what, "Let other parameters read the state."
+    yield from _negative(where, law)
+
+
+def _unsuited(where: str, b: Block, law: Law) -> Refusals:
+    """Refuse a law of another support than the block's domain, or values per site of one number."""
+    if any(is_site(e) for e in law.arguments) and not b.is_vector:
+        yield where, f"{law} has one value per site, but {b} is one number", "Wrap it in total()."
+    if not law.suits(b.domain):
+        do = f"Declare {b} with a domain of this law: {', '.join(law.domains) or 'as many categories as weights'}."
+        yield where, f"{b} is {b.domain.in_words}, and no number of {law}", do
+
+
+def _negative(where: str, law: Law) -> Refusals:
+    """Refuse a law with invalid parameters at some states."""
     for name in law.positive:
         of_one_site = ImmutableMatrix([[at_one_site(getattr(law, name))]])
         lowest, at = minimum_eigenvalue(of_one_site, points=STATES, fixed=SMALL_STEP)

@@ -1,23 +1,28 @@
-"""Proposals of a part of H, the normal prior, or of a part of the data, accepted or rejected by all of U."""
+"""Proposals of a part of H or of the data, or of a law of one's own, accepted or rejected by all of U."""
 
 import torch
 from exhibit import BANANA, Exhibit
+from sympy import exp
 
 from recipe import (
     Energy,
     Recipe,
     fraction,
     kick,
+    laws,
     noise,
     numerical,
     positive,
     potential,
+    propose,
     refresh,
     scalar,
     spring,
+    temperature,
     total,
     vector,
 )
+from recipe import step_size as h
 from samplers import Metropolis
 
 x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
@@ -112,6 +117,24 @@ tamed = Recipe(
     metropolis=True,
 )
 
+# Of every category the first term of H decides, and all sites move together. Zhang, Liu & Liu 2022, (4).
+c = vector("c", domain=("categories", 5))
+slope = (c**3 - 4 * c**2 + 3 * c) / 2  # of H, as if c were a number
+discrete = Recipe(
+    name="discrete-langevin",
+    source="Zhang, Liu & Liu 2022",
+    state=c,
+    H=total(c**4 / 8 - 2 * c**3 / 3 + 3 * c**2 / 4),
+    D={},
+    jumps={
+        "P": propose(
+            c,
+            laws.Categorical(*(exp(-slope * (k - c) / (2 * temperature) - (k - c) ** 2 / (2 * h)) for k in range(5))),
+        )
+    },
+    scheme="P",
+)
+
 # Gradients of minibatches, and U of all data once in four steps. Zhang, Cooper & De Sa 2020, with an exact friction.
 gamma = positive("gamma", default=1.0, doc="friction rate")
 amagold = Recipe(
@@ -140,6 +163,7 @@ GALLERY = (
     Exhibit(hilbert, step_size=0.5, steps=40_000, energy=LIKELIHOOD),
     Exhibit(barker, step_size=0.3, steps=40_000),
     Exhibit(tamed, step_size=0.3, steps=40_000),
+    Exhibit(discrete, step_size=2.0, steps=40_000),
     Exhibit(persistent, step_size=0.4, steps=40_000),
     Exhibit(amagold, step_size=0.15, steps=4_000, energy=of_batch, values=ON_FOUR_ROWS),
 )

@@ -118,6 +118,9 @@ def of_jumps(case: Case) -> Iterator[Finding]:
             known = weakest(jump.is_involution(), jump.keeps(H))
             answer = "linear in what moves, and its own inverse" if known else "F(F(z)) is not z, or H(F(z)) not H(z)"
             yield Finding(f"{jump} has volume 1 and leaves H", answer, GRADES[known], "involution")
+        elif jump.proposed is not None:
+            answer = "accepted or rejected by H and the densities of both ways"
+            yield Finding(f"{jump} leaves exp(-H/T) invariant", answer, "proved", "proposal")
         elif jump.law is not None:
             (b,) = jump.blocks
             _, known = compared(H, b, jump.law) or (None, None)

@@ -55,6 +55,7 @@ def _normalisable(case: Case) -> Answer:
         gaussians += of_target
         known = {g.block for g in gaussians}
         others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
+        others = [b for b in others if not b.domain.is_discrete]
         drawn = {}
     weighs_U = recipe.has_copies or recipe.marginal is not None or recipe.weights is not None
     weighs_U &= recipe.potential is not None and not _is_sum_of_energies(recipe, rest)

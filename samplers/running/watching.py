@@ -146,7 +146,8 @@ class Progress:
         number = int(alive.sum())
         gradient = state.get("gradient")
         recipe = self.chains.recipe
-        if gradient is None or number < 4 or recipe.has_other_energy or recipe.has_several_potentials:
+        is_flat = not any(b.domain.is_discrete or b.domain.is_sphere for b in recipe.targets)
+        if gradient is None or number < 4 or recipe.has_other_energy or recipe.has_several_potentials or not is_flat:
             return scalars
         for name, g in by_block(recipe, gradient).items():
             of_chain = (state[name] * g)[alive].reshape(number, -1).mean(1)
