@@ -298,6 +298,61 @@ def test_an_attack_goes_uphill_in_the_loss_of_the_own_label_and_stays_in_the_ran
     assert robust == [50, 50, 50, 50, 0]
 
 
+def test_the_second_network_has_the_494154_weights_of_a_map_of_five_by_five(papers):
+    """The paper says 490 K; pools that round down would leave a map of 4 x 4."""
+    import spike_augmented as example
+
+    assert sum(p.numel() for p in example.network_of(64, 0.0, seed=0).parameters()) == 494_154
+
+
+def test_digits_are_turned_and_clothes_are_mirrored_and_both_are_moved(papers):
+    """A bar on the left is moved by 4 pixels at most, leans for digits alone, and crosses for clothes alone."""
+    import spike_augmented as example
+
+    image = torch.zeros(28, 28)
+    image[8:20, 6:8] = 1.0
+    columns, rows = torch.arange(28.0), torch.arange(28.0)[:, None]
+    for turned in (True, False):
+        move = example.Moved(turned, torch.Generator().manual_seed(0))
+        moved = move(image.expand(400, 28, 28))
+        mass = moved.sum((1, 2))
+        x, y = ((moved * axis).sum((1, 2)) / mass for axis in (columns, rows))
+        leans = (moved * (columns - x[:, None, None]) * (rows - y[:, None, None])).sum((1, 2)).abs() / mass
+        crossed = x > 14
+        assert mass.tolist() == pytest.approx([24.0] * 400, rel=0.1)
+        assert bool((leans > 0.5).any()) == turned and not turned == bool((leans < 1e-3).all())
+        assert crossed.float().mean() == (0 if turned else pytest.approx(0.5, abs=0.15))
+        if not turned:
+            shift = torch.where(crossed, x - 20.5, x - 6.5)
+            assert {round(v) for v in shift.tolist()} == {round(v - 13.5) for v in y.tolist()} == set(range(-4, 5))
+
+
+def test_the_movement_of_images_goes_on_where_it_was(papers):
+    import spike_augmented as example
+
+    move, images = example.Moved(True, torch.Generator().manual_seed(0)), torch.rand(3, 28, 28)
+    move(images)
+    state = move.state_dict()
+    assert torch.equal(first := move(images), first) and not torch.equal(first, move(images))
+    other = example.Moved(True, torch.Generator())
+    other.load_state_dict(state)
+    assert torch.equal(other(images), first)
+
+
+@pytest.mark.slow
+def test_augmented_images_have_a_row_for_each_method_alone_and_averaged(images, tmp_path):
+    import shutil
+
+    import spike_augmented as example
+
+    for data in example.EPOCHS:
+        shutil.copytree(images, tmp_path / "data" / data)
+    printed = quick_table(tmp_path, "spike-augmented", tmp_path / "data")
+    for name in example.NAMES.values():
+        for method in example.METHODS:
+            assert f"| {name}: {method} |" in printed and f"| {name}-5: {method} |" in printed
+
+
 @pytest.fixture(scope="module")
 def music(tmp_path_factory):
     """A folder with piano rolls of one chord that moves up, in sequences of different lengths."""

@@ -40,6 +40,7 @@ import psgld_mnist
 import santa_double_well
 import santa_mnist
 import santa_music
+import spike_augmented
 import spike_classification
 import spike_networks
 import spike_regression
@@ -61,6 +62,7 @@ MODULES = (
     spike_regression,
     spike_classification,
     spike_networks,
+    spike_augmented,
     spike_stability,
     isgd_gaussian,
     isgd_momentum,
