@@ -73,7 +73,7 @@ def draw_banana(path: Path) -> None:
     """Run the first Python block of the README, and draw."""
     draws = executed(EXAMPLES.parent / "README.md", 1)["draws"]["theta"]
     figure, (plane, marginal) = plt.subplots(1, 2, figsize=(8, 3.6), width_ratios=(3, 2), layout="constrained")
-    points = draws[:, ::4].reshape(-1, 2)
+    points = draws[:, ::2].reshape(-1, 2)
     plane.plot(*points.T, ".", markersize=1.5, alpha=0.4, color="tab:blue", label=f"{len(points):,} draws")
     banana_contours(plane)
     plane.set(xlabel="theta[0]", ylabel="theta[1]", title="draws, and exp(-U)")
