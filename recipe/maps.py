@@ -16,7 +16,7 @@ latter.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sympy import (
@@ -289,7 +289,7 @@ def _inverse(own: Map, inverse: Callable | None, where: str) -> Expr:
         what = f"the inverse of {own.image} is not looked for, as it mixes sites"
     else:
         with suppress(NotImplementedError):
-            ways = solve(own.image - x, own.z)
+            ways = _solutions(own.image - x, own.z)
     chains = TOGETHER if own.mixes else [chain for chain in PROBES if abs(chain[0]) < 4]
     for way in ways:
         with suppress(RecipeError):  # a function that no backend has
@@ -299,6 +299,12 @@ def _inverse(own: Map, inverse: Callable | None, where: str) -> Expr:
             if all(abs(complex(z - at)) < CLOSE * (1 + abs(complex(at))) for z, at in pairs):
                 return way
     raise RecipeError(where, what, do="Pass inverse=, the function from theta to z.")
+
+
+@lru_cache(maxsize=64)
+def _solutions(equation: Expr, z: Symbol) -> list[Expr]:
+    """The solutions of equation = 0 by z; sympy takes a second for a hyperbolic function."""
+    return solve(equation, z)
 
 
 # ---- the formulas

@@ -324,7 +324,7 @@ def _scanned(domain: Domain) -> np.ndarray:
 def lowest(depth: Callable, low: np.ndarray, high: np.ndarray, steps: int = 16) -> np.ndarray:
     """Lower ends of short intervals around the minima of a function with one dip in each interval."""
     columns = np.arange(len(low))
-    for _ in range(steps):
+    for _ in range(steps if len(low) else 0):
         x = np.linspace(low, high, CUTS + 1)
         values = depth(x.ravel()).reshape(x.shape)
         least = np.nan_to_num(values, nan=-1e300).argmin(0)

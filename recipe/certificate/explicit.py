@@ -116,8 +116,12 @@ class Explicit:
 
     def contains(self, z: "ndarray") -> "ndarray":
         """Whether states z, (size, N), lie inside of the domains, `(N,)`; once around for an angle."""
-        ends = [(float(b.domain.low), float(b.domain.high)) for b in self.blocks]
-        return sum((x < low) | (x > high) for x, (low, high) in zip(z, ends, strict=True)) == 0
+        return sum((x < low) | (x > high) for x, (low, high) in zip(z, self.ends, strict=True)) == 0
+
+    @cached_property
+    def ends(self) -> list[tuple[float, float]]:
+        """The ends of the domains of the coordinates."""
+        return [(float(b.domain.low), float(b.domain.high)) for b in self.blocks]
 
     def least_eigenvalues(self, z: "ndarray") -> "ndarray":
         """The least eigenvalue of D at states z, (size, N), `(N,)`."""
@@ -135,7 +139,7 @@ class Explicit:
         """Formulas of the coordinates as a function of states (size, N) to values (len(formulas), N)."""
         import numpy as np
 
-        compiled = of_arrays([self.coordinates], list(formulas), cse=True)
+        compiled = _compiled(self.coordinates, tuple(formulas))
 
         def values(z: "ndarray") -> "ndarray":
             numbers = np.empty((len(formulas), *z.shape[1:]))
@@ -200,8 +204,9 @@ class Line:
 
 
 @lru_cache(maxsize=256)
-def _compiled(coordinates: tuple[Symbol, ...], e: Expr) -> Callable:
-    return of_arrays([coordinates], e, cse=True)
+def _compiled(coordinates: tuple[Symbol, ...], formulas: Expr | tuple[Expr, ...]) -> Callable:
+    """A formula or several as a function of arrays; sites and questions of a certificate share formulas."""
+    return of_arrays([coordinates], formulas, cse=True)
 
 
 def draw_inside(block: Block, draw: random.Random) -> float:

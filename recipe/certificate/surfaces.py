@@ -129,6 +129,8 @@ def _peaks(field: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
         return field(a[:, None] + (b - a)[:, None] * t)
 
     points = _dips(lambda t: -energy(t))
+    if not len(points):
+        return []
     at, near, far = (np.minimum(energy(points + d), energy(points - d)) for d in (0.0, 1e-5, 1e-3))
     with np.errstate(all="ignore"):
         is_infinite = at - near > np.maximum(near - far, 1e-3)
@@ -178,7 +180,9 @@ class _Fields:
         for i, j in self.draw.permutation(np.argwhere(np.triu(np.ones((len(states),) * 2), 1))):
             if group[i] != group[j] and not met(states[i], states[j]):
                 group[group == group[j]] = group[i]
-        return any(group[2 * k] == group[2 * k + 1] for k in range(len(sides)))
+                if any(group[2 * k] == group[2 * k + 1] for k in range(len(sides))):
+                    return True
+        return False
 
     @cached_property
     def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
