@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def alarms(seed, names):
 def scorecard(names=None, runs=1000, processes=2):
     """The parts of the scorecard: rows of mutants, false alarms of right samplers, and refusals of right recipes."""
     names = tuple(names or CASES)
-    with get_context("spawn").Pool(processes) as pool:
+    with get_context("spawn").Pool(processes) if processes > 1 else ThreadPool(1) as pool:
         bar = Bar("mutants", len(names), unit="sampler", of=pool.imap_unordered(judged, names))
         rows = [row for of_one in bar for row in of_one]
         lawful = tuple(name for name in names if not subject_of(CASES[name].recipe).out_of_reach)

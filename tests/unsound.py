@@ -7,7 +7,7 @@ mass at a boundary, is not reached by the noise, or holds only at temperature 1,
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,24 @@ class Unsound:
     values: dict[str, float] = field(default_factory=dict)
     sites: int | None = None
 
-    def certificate(self, temperature=None):
+    @cached_property
+    def certificate(self):
         """The certificate of the recipe; None for a recipe that is refused at its declaration."""
+        return self.certificate_at(self.temperature)
+
+    def certificate_at(self, temperature):
+        """The certificate at another temperature."""
         try:
             recipe = self.declare()
         except RecipeError:
             return None
         values = {s.name: self.values[s.name] for s in recipe.parameters if s.name in self.values}
-        at = temperature or self.temperature
-        return recipe.check(temperature=at, freeze=self.freeze, sites=self.sites, **values)
+        return recipe.check(temperature=temperature, freeze=self.freeze, sites=self.sites, **values)
 
     @property
     def is_seen(self):
         """Whether the certificate does not call the recipe exact on all of its domain."""
-        certificate = self.certificate()
+        certificate = self.certificate
         return (
             certificate is None or not certificate.exact or " on the range of the map " in certificate["claim"].answer
         )
