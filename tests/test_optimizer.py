@@ -105,10 +105,12 @@ def test_recipes_that_no_training_loop_can_run_say_why(name):
 
 # ---- at temperature 0 it is the optimiser of torch
 
+STEPS = 60
 
-def of_torch(make, steps=200):
+
+def of_torch(make):
     params = parameters()
-    return run(params, make(params), steps)
+    return run(params, make(params), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_at_temperature_0_it_is_sgd(name, decay, backend):
     both = dict(lr=0.3, weight_decay=decay) | ({"momentum": 0.8} if name == "sghmc" else {})
     params, word = parameters(), "G A" if name == "sghmc" else None
     mine = Optimizer(params, name, num_data=DATA, temperature=0.0, scheme=word, backend=backend, **both)
-    assert (run(params, mine, 200) - of_torch(lambda p: torch.optim.SGD(p, **both))).abs().max() < 1e-12
+    assert (run(params, mine, STEPS) - of_torch(lambda p: torch.optim.SGD(p, **both))).abs().max() < 1e-12
 
 
 OF_MOMENTUM = [
@@ -141,7 +143,7 @@ def test_lr_and_momentum_are_those_of_sgd_in_every_word(recipe, scheme, momentum
     params = parameters()
     given = dict(lr=0.3, momentum=momentum, num_data=DATA, temperature=0.0, scheme=scheme)
     theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=momentum))
-    assert (run(params, Optimizer(params, recipe, **given), 200) - theirs).abs().max() < 1e-12
+    assert (run(params, Optimizer(params, recipe, **given), STEPS) - theirs).abs().max() < 1e-12
 
 
 def test_psgld_at_temperature_0_is_rmsprop():
@@ -149,7 +151,7 @@ def test_psgld_at_temperature_0_is_rmsprop():
     params = parameters()
     mine = Optimizer(params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3)
     theirs = of_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.0, eps=0.3))
-    assert (run(params, mine, 200) - theirs).abs().max() < 1e-12
+    assert (run(params, mine, STEPS) - theirs).abs().max() < 1e-12
 
 
 # ---- what a step is a function of
