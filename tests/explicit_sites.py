@@ -7,6 +7,7 @@ Fokker-Planck residual are then the textbook formulas. Nothing here uses recipe.
 """
 
 import random
+from functools import cached_property
 
 from sympy import Add, Derivative, Function, Matrix, Rational, Symbol, diff, exp, expand
 from sympy.core.function import AppliedUndef
@@ -72,13 +73,13 @@ class Expanded:
         """The column over coordinates of a column over blocks."""
         return Matrix([at_site(blocks[i], site, self.n) for i, _, site in self.rows])
 
-    @property
+    @cached_property
     def gamma(self):
         """Gamma_i = sum_j d(D+Q)_ij/dz_j."""
         A = self.D + self.Q
         return Matrix([sum(diff(A[i, j], z) for j, z in enumerate(self.z)) for i in range(len(self.z))])
 
-    @property
+    @cached_property
     def drift(self):
         """-(D+Q) grad H + Gamma."""
         return self.gamma - (self.D + self.Q) * Matrix([diff(self.H, z) for z in self.z])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 from covering import slow
@@ -94,8 +95,11 @@ every = pytest.mark.parametrize("R", RECIPES.values(), ids=RECIPES)
 # ---- Gamma, drift, residual
 
 
+expanded = cache(Expanded)
+
+
 def agrees_with_explicit_sites(R, n):
-    explicit = Expanded(R, n)
+    explicit = expanded(R, n)
     return all(map(is_zero, explicit.column(R.gamma) - explicit.gamma)) and all(
         map(is_zero, explicit.column(R.drift) - explicit.drift)
     )
@@ -110,12 +114,12 @@ def test_gamma_and_drift_are_those_of_the_explicit_sites(R, n):
 @every
 def test_the_residual_of_a_recipe_is_zero(R):
     assert vanishes(R.residual()) == "symbolic"
-    assert is_zero(Expanded(R, 2).residual(Expanded(R, 2).drift))
+    assert is_zero(expanded(R, 2).residual(expanded(R, 2).drift))
 
 
 @every
 def test_the_residual_of_another_drift_is_that_of_the_explicit_sites(R):
-    drift, explicit = -R.drift, Expanded(R, 2)
+    drift, explicit = -R.drift, expanded(R, 2)
     residual = derive.residual(drift, R.H, R.D, R.state)
     assert is_zero(at_site(residual, None, 2) - explicit.residual(explicit.column(drift)))
     assert vanishes(residual) is None

@@ -18,7 +18,7 @@ from integrators import noise
 from integrators.kernels.constants import Constants
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
-from samplers.running import inputs
+from samplers.running import choice, inputs
 from samplers.target.data import Data
 from samplers.target.targets import TARGETS
 from samplers.target.traced import Traced
@@ -215,15 +215,16 @@ def test_one_chain_is_differentiated_as_it_is():
 @pytest.mark.parametrize(
     "settings, reason",
     [
-        (dict(steps=12), "fewer than 10,000 steps"),
-        (dict(steps=10_000, thin=10_000), "U is a torch function, and no block has 2,000 numbers"),
+        (dict(steps=12), "fewer than 100 steps"),
+        (dict(steps=100, thin=100), "U is a torch function, and no block has 2,000 numbers"),
         (dict(steps=12, backend="torch"), "asked for"),
         (dict(steps=12, backend="cpp"), "each step in one call of cpp"),
         (dict(steps=12, backend="cpp", energy=TARGETS["gaussian"]), "many steps in one call of cpp"),
     ],
     ids=["short", "small", "torch", "torch energy", "symbolic energy"],
 )
-def test_a_run_says_which_kernel_made_its_steps_and_why(settings, reason):
+def test_a_run_says_which_kernel_made_its_steps_and_why(settings, reason, monkeypatch):
+    monkeypatch.setattr(choice, "STEPS", 100)
     info = run(chains=1, **settings).info
     assert info["backend_reason"].startswith(reason) and info["backend"] == settings.get("backend", "torch")
 
