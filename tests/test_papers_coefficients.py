@@ -88,12 +88,11 @@ def test_chains_have_the_mean_of_the_quadrature(reduced):
     assert abs(result["value"] - exact) < 4 * result["error"] < 0.04
 
 
-def test_minibatches_heat_a_regular_model_as_its_closed_form_says(reduced, monkeypatch):
+def test_minibatches_heat_a_regular_model_as_its_closed_form_says(reduced):
     """Var w = (1 + h t^2/(2 B))/(k (1 - h k/2)), k = t + gamma; five standard errors, and 1 % for X'X of a batch."""
     import coefficients as example
 
-    monkeypatch.setattr(example, "CHAINS", 800)
-    result = example.estimate(reduced, "regular", "sgld", step=0.1, batch=50, steps=3000)
+    result = example.estimate(reduced, "regular", "sgld", step=0.1, batch=50, steps=20_000)
     t = example.tempered(example.N)
     h, k = 0.01 / t, t + 1
     law = 2 * t * (1 + h * t**2 / 100) / (k * (1 - h * k / 2))
