@@ -339,3 +339,38 @@ def test_public_ways_of_langevin_have_the_temperatures_of_their_formulas():
             noise = step(0.0, 0.0, 1.0)
             law = solve_discrete_lyapunov(matrix, numpy.outer(noise, noise))
             assert example.N * float(k) * law[0, 0] == pytest.approx(way.temperature, rel=0.03), way.name
+
+
+# ---- costs
+
+
+@pytest.mark.parametrize(("residual", "holds"), [(1.02, True), (1.5, False)])
+def test_a_step_costs_its_gradient_and_its_update_and_an_order_says_where_it_holds(papers, residual, holds):
+    """An update of 5 ms beside 1 is 1.4 times a step with a gradient of 9 ms, and not 5 times; rounds twice as slow."""
+    import costs as example
+
+    def rounds(update, gradient=9.0):
+        return [[slow * gradient for slow in (1, 2, 1)], [slow * update for slow in (1, 2, 1)]]
+
+    table = {f"FNN-400 {m} 100": rounds(u) for m, u in {"SGD": 1.0, "SGLD": 5.0, "pSGLD": 5.5}.items()}
+    table |= {f"LeNet-5 {m} 128": rounds(1.0) for m in ("SGD", "SGLD", "SGHMC", "i-SGD")}
+    table |= {"LeNet-5 i-SGD 32": rounds(1.0), "LeNet-5 i-SGD 512": rounds(1.0, 99.0)}
+    table |= {f"{example.PLUS} {m} 128": rounds(1.0) for m in ("SGD", example.REGULAR, "ATMC")}
+    table |= {f"{example.PLUS} SGLD 128": rounds(10 * residual - 9), f"{example.NORM} SGD 128": rounds(1.0, 9 * 1.2)}
+    found = example.claims_of(example.Times(table))
+    assert "1.40 (1.40 to 1.40) times" in found[1].ours
+    assert ("residual" in found[1].verdict.value or "holds only" in found[1].verdict.value) == holds
+    others = [claim for k, claim in enumerate(found) if k != 1]
+    assert {claim.verdict.value for claim in others} == {"reproduced", "reproduced at reduced scale"}
+
+
+def test_a_walk_has_one_gradient_a_step(papers, monkeypatch):
+    import costs as example
+
+    walk = example.walk_of("LeNet-5", "i-SGD", 4)
+    calls, backward = [], torch.Tensor.backward
+    monkeypatch.setattr(
+        torch.Tensor, "backward", lambda self, *given, **named: calls.append(backward(self, *given, **named))
+    )
+    walk.steps(3)
+    assert len(calls) == 3

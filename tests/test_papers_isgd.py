@@ -154,6 +154,16 @@ def test_a_run_of_lenet_that_diverges_is_not_a_number(digits_for_letters):
     assert result["draws"] == 0 and math.isnan(result["nll"])
 
 
+def test_a_layer_is_a_group_of_its_own_within_blocks_too(papers):
+    from networks import layers_of, lenet, residual
+
+    assert [len(group["params"]) for group in layers_of(lenet(seed=0))] == [2] * 5
+    network = residual(depth=8, filters=2, batch_norm=True, seed=0)
+    groups = layers_of(network)
+    assert len(groups) == 2 * 7 + 1  # convolutions and their normalisations; the head
+    assert sum(p.numel() for group in groups for p in group["params"]) == sum(p.numel() for p in network.parameters())
+
+
 def test_lenet_has_its_61706_weights(papers):
     from networks import lenet
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from datasets import IDX_FILES, SOURCES, Data, read_idx, read_mnist, stored
-from networks import lenet
+from networks import layers_of, lenet
 from study import Experiment, Study, spread
 from torch import Tensor
 from torch.nn import Module
@@ -99,7 +99,7 @@ def optimizer_of(
     common = {"num_data": rows, "weight_decay": prior, "temperature": 0.01 if method.endswith(" T") else 1.0}
     match method.removesuffix(" T"):
         case "i-SGD":
-            layers = [{"params": p} for p in (list(layer.parameters()) for layer in network.children()) if p]
+            layers = layers_of(network)
             return samplers.Optimizer(layers, "isgd", lr=rows, warmup_steps=burn_in // 2, seed=seed, **common)
         case "VSGD":
             rate = rows / noise_of_gradients(network, data, seed)

@@ -47,6 +47,12 @@ def lenet(*, seed: int, dropout: float = 0.0) -> Sequential:
     return Sequential(*maps, *hidden, Linear(84, 10))
 
 
+def layers_of(network: Module) -> list[dict[str, list[Parameter]]]:
+    """A parameter group for each layer."""
+    own = (list(layer.parameters(recurse=False)) for layer in network.modules())
+    return [{"params": parameters} for parameters in own if parameters]
+
+
 # ---- residual networks of Heek & Kalchbrenner (2019)
 
 

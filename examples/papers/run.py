@@ -27,6 +27,7 @@ import atmc_cycles
 import atmc_order
 import atmc_thermostats
 import coefficients
+import costs
 import isgd_gaussian
 import isgd_lenet
 import isgd_momentum
@@ -76,6 +77,7 @@ MODULES = (
     atmc_cycles,
     atmc_cifar,
     temperatures,
+    costs,
     coefficients,
 )
 TABLE = "table.md"
