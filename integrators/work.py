@@ -21,7 +21,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, Symbol, diff, exp, log, simplify, sqrt
+from sympy import (
+    Abs,
+    Add,
+    Dummy,
+    Expr,
+    ImmutableMatrix,
+    Max,
+    Mul,
+    Piecewise,
+    S,
+    Symbol,
+    diff,
+    exp,
+    expand,
+    log,
+    simplify,
+    sqrt,
+)
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
@@ -33,6 +50,7 @@ from recipe.involutions import Involution
 from recipe.laws import DiscreteLaw, Law, by_category
 from recipe.operators import coefficient, times
 from recipe.pieces import Jump
+from recipe.spheres import project
 from recipe.swaps import Swap
 from recipe.symbols import Adapted, Block, Crossing, SiteDummy, Total, is_site
 from recipe.symbols import duration as t
@@ -254,6 +272,8 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
         return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
     if piece.method == "barker":
         return _barker_work(piece, flow)
+    if any(b.domain.is_sphere for b in flow.updates):
+        return _work_on_sphere(recipe, piece, flow)
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
     line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
     heat, returned = _log_ratio(recipe, piece, line)
@@ -420,6 +440,26 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     returned = _softened(reversed_in_time(slope) * moved) - _softened(-before * moved)
     kept = {left(x): x, before: slope}
     return Worked(flow, S.Zero, balanced=False, returned=_over_sites(T * returned, x), kept=kept)
+
+
+def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
+    """The work of Euler's step on a sphere, u' = x/|x| with x = a u + m(u) + s N, a number a, and m, N tangent at u.
+
+    In the tangent plane w = u'/total(u u') - u the law of a w is normal, and du' = total(u u')^n dw either way:
+    the log ratio is that of the squares of a w - m(u) and of the same from u' to u.
+    """
+    where = f"{recipe.name}, work of {flow.letter!r}"
+    (u, *others), (draw, *more) = flow.updates, flow.draws
+    line = _unsigned(on_the_line(piece, recipe.name)).updates[u]
+    mean = line.xreplace({draw: S.Zero})
+    a = expand(total(u * mean))
+    if others or more or piece.method != "euler" or a.has(*recipe.state):
+        what = f"{flow.equation} [{flow.rule}] has no density that is known"
+        raise RecipeError(where, what, do=f"Let Euler's step, numerical({u}, 'euler'), move {u} alone.")
+    width = 2 * t * T * piece.diffusion[u, u] / project(u)
+    apart = a * (left(u) / total(left(u) * u) - u) - reversed_in_time(mean - a * u)
+    returned = Change(T * apart**2 / (2 * width), T * jump(u) ** 2 / (2 * width))
+    return Worked(flow, S.Zero, balanced=False, returned=returned, kept={left(u): u, jump(u): line - mean})
 
 
 def _softened(e: Expr) -> Expr:

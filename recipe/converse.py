@@ -25,6 +25,7 @@ from .formulas import formula
 from .random_points import random_value
 from .reading import drift_of, state_of
 from .results import Findings, Row
+from .spheres import project
 from .symbols import OPAQUE, Partial, Potential, is_site, masked, total
 
 if TYPE_CHECKING:
@@ -140,8 +141,12 @@ def _ansatz(
     Q = zeros(len(state))
     for b in dict.fromkeys([S.One, *state, *slopes, *products, *squares]):
         for (i, row), (j, column) in combinations(enumerate(state), 2):
+            spheres = [u for u in (row, column) if u.domain.is_sphere]
+            if spheres and (is_site(b) or len(spheres) > 1 or row.is_vector != column.is_vector):
+                continue
             unknowns.append(Dummy())
             entry = unknowns[-1] * (total(b) if is_site(b) and not (row.is_vector or column.is_vector) else b)
+            entry = entry * project(spheres[0]) if spheres else entry
             Q[i, j] += entry
             Q[j, i] -= entry
 

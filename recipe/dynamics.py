@@ -117,10 +117,12 @@ class Dynamics:
         weighted draws: E[psi L f] = 0 for all f of the state is that of the stationary state, whatever it adapts to.
         """
         clocks = set() if self.weights is None else self.weights.atoms(Adapted)
-        if self.jumps or not clocks:
+        if not clocks or any(jump.rate is None for jump in self.jumps.values()):
             return self.adapted
         rates = [e / self.weights for A in (self.D, self.Q, self.supplied, self.transport) for e in entries(A).values()]
         rates += [derivative(self.weighted, b) for b in self.state]
+        rates += [jump.rate / self.weights for jump in self.jumps.values() if jump.rate is not None]
+        rates += [e for jump in self.jumps.values() for e in jump.formulas if e != jump.rate]
         kept = {a for a in clocks if any(vanishes(derivative(e, a)) != "symbolic" for e in rates)}
         return tuple(a for a in self.adapted if a not in clocks - kept)
 

@@ -60,7 +60,7 @@ class Outer(Expr):
         return rf"{v} {v}^\top"
 
 
-def outer(v: Expr) -> Outer:
+def outer(v: Expr) -> Expr:
     """The matrix v v^T over the sites of a chain, an entry of D in the row of a vector block.
 
     Nonnegative numbers times such matrices add up, as in the covariance of an ensemble; Gamma has their divergence, and
@@ -73,6 +73,8 @@ def outer(v: Expr) -> Outer:
     theta*n - theta*total(theta*grad(U)) + theta - grad(U)
     """
     v = formula(v, "outer")
+    if v == 0:  # of a particle with itself
+        return S.Zero
     if not is_site(v):
         raise RecipeError("outer", f"{v} has no value per site", do="Pass a vector, such as theta - mean.")
     if v.has(Crossing, Partial, Outer):

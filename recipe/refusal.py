@@ -129,7 +129,8 @@ def _weights(recipe: Dynamics) -> Refusals:
         yield "weights", what, "Leave out order."
     value, at = minimum_eigenvalue(ImmutableMatrix([[psi]]), points=STATES, fixed=SMALL_STEP)
     if value < -ROUNDING:
-        yield "weights", f"they are {value:.3g} at {at}", "A weight is >= 0."
+        do = " for every U, which may be below 0: log(1 + exp(U)), say." if psi.has(Potential) else "."
+        yield "weights", f"they are {value:.3g} at {at}", f"A weight is >= 0{do}"
 
 
 def _adaptations(recipe: Dynamics) -> Refusals:

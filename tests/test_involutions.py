@@ -105,6 +105,7 @@ def test_invariance_is_proved(recipe):
     assert recipe.residual() == 0 and certificate.exact, certificate
     assert certificate["involution"].verdict == certificate["stationary"].verdict == "proved"
     assert certificate["involution"].question == f"{recipe.jumps['F']} has volume 1 and leaves H"
+    assert certificate["smooth"].answer == "H, D and Q are made of smooth functions, and rates of jumps may have kinks"
 
 
 def other(recipe, jump, **more):

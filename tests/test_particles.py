@@ -23,6 +23,7 @@ from recipe import (
 )
 from recipe.certificate.writing import written_out
 from recipe.operators import times
+from samplers import sample
 from samplers.testing.generator import generator_at_one_site
 
 theta, p = vector("theta"), vector("p")
@@ -288,9 +289,36 @@ def test_a_kernel_that_is_not_definite_is_refused():
         stein(lambda x, y: 1 + total((x - y) ** 2))
 
 
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_particles_of_one_site_never_pass_each_other(number):
+    found = stein(gaussian, number).check(sites=1)["reached"]
+    assert found.verdict == "warning" and found.answer.startswith("no chain passes theta_1_1 = theta_2_1")
+    if number == 3:
+        flat = stein(lambda x, y: gaussian(x, y) + (x is y) / 2, number)  # a noise of its own beside
+        assert flat.check(sites=1)["reached"].verdict == "checked"
+
+
 # ---- refusals
 
 ENSEMBLE = particles(theta, 2)
+
+
+def test_a_start_in_a_plane_is_refused():
+    ensemble = particles(theta, 4)
+    start = {x.name: torch.full((2,), float(k)) for k, x in enumerate(ensemble)}
+    settings = dict(steps=2, step_size=0.01, progress=False)
+    with pytest.raises(RecipeError, match="vectors that span 1 of 2 sites, and never leaves them"):
+        sample(aldi(4), lambda x: x.square().sum(), init=start, **settings)
+    start["theta_2"] = torch.tensor([1.0, 0.5])
+    sample(aldi(4), lambda x: x.square().sum(), init=start, **settings)
+
+
+def test_a_particle_has_no_distance_from_itself():
+    own = {x: sum(outer(y - x) for y in ENSEMBLE) for x in ENSEMBLE}
+    assert outer(theta - theta) == 0
+    assert Recipe(name="pairs", state=ENSEMBLE, target=ENSEMBLE, H=sum(copies(*ENSEMBLE)), D=own).residual() == 0
+
+
 BAD = {
     "It is an entry of D": dict(H=U + outer(theta)),
     "is the noise of one vector alone": dict(Q={(theta, p): outer(theta)}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from scipy.special import roots_genlaguerre
-from sympy import S, lambdify
+from sympy import S, exp, lambdify
 
 import integrators
 from integrators import flow_rules, metropolis
@@ -33,6 +33,9 @@ from recipe import (
     total,
     vector,
 )
+from recipe.algebra import vanishes
+from recipe.certificate.case import Case
+from recipe.certificate.integrals import marginal
 from recipe.declared import duration
 from recipe.sites import Sites
 from recipe.spheres import Projection
@@ -68,7 +71,7 @@ WRONG = {"n": -P(G) / n, "n - 2": -P(G) / (n - 2), "the sign": P(G) / (n - 1)}
 @pytest.mark.parametrize("case", WRONG)
 def test_drifts_of_another_dimension_are_refuted(case):
     given = dict(state=(theta, u), H=U, D={})
-    assert recover(**given, drift={theta: u, u: -P(G) / (n - 1)}).ok is None  # stationary, and Q is not looked for
+    assert recover(**given, drift={theta: u, u: -P(G) / (n - 1)}).Q[0, 1] == -P / (n - 1)
     answer = recover(**given, drift={theta: u, u: WRONG[case]})
     assert answer.ok is False and answer.residual.has(total(u * G))
     with pytest.raises(RecipeError, match="leads off the sphere"):
@@ -242,6 +245,64 @@ def test_chains_start_evenly_and_stay_on_the_sphere():
     start = dict(init=torch.eye(3).double()[0], mu=torch.ones(3), steps=20, step_size=0.1, chains=4, progress=False)
     v = torch.as_tensor(sample(VON_MISES_FISHER, **start, backend="torch")["u"])
     torch.testing.assert_close(v.norm(dim=-1), torch.ones(4, 20).double())
+
+
+def test_esh_is_microcanonical_with_weights():
+    """In its own time energy-sampling Hamiltonian dynamics is u' = -P grad U/n. Ver Steeg & Galstyan 2021, eq. (10)."""
+
+    def esh(weights):
+        own = dict(name="esh", state=(theta, u), H=U * (n - 1) / n, D={u: eta * P}, Q={(u, theta): P / (n - 1)})
+        return Recipe(**own, weights=weights)
+
+    right = esh(exp(-U / (n * temperature)))
+    assert vanishes(right.drift[1] + P(G) / n + eta * (n - 1) * u)
+    assert right.residual() == 0 and marginal(Case(right, 0.7, (), {}))[2] == "proved"
+    for wrong in (exp(-U / ((n - 1) * temperature)), exp(U / (n * temperature)), None):
+        assert marginal(Case(esh(wrong), 0.7, (), {}))[2] == "failed", wrong
+
+
+def density(v, w, h, T, of=2.0):
+    """log of the density on S^2 of Euler's step from v to w on the sphere, by hand, by its law in the tangent plane."""
+    a, slope = 1 - 2 * T * h, of * np.array([0.25, -0.5, 1.0])
+    cosine = (v * w).sum(-1, keepdims=True)
+    apart = a * (w / cosine - v) - h * (slope - v * (v * slope).sum(-1, keepdims=True))
+    kernel = -(apart**2).sum(-1) / (4 * h * T) - np.log(4 * np.pi * h * T / a**2)
+    return np.where(cosine[..., 0] * a > 0, kernel - 3 * np.log(abs(cosine[..., 0])), -np.inf)
+
+
+def test_the_density_by_hand_has_the_integral_1():
+    height, weights = np.polynomial.legendre.leggauss(200)
+    angles = np.arange(200) * 2 * np.pi / 200
+    across = (1 - height[:, None] ** 2) ** 0.5
+    w = np.stack([across * np.cos(angles), across * np.sin(angles), height[:, None] + 0 * angles], -1)
+    v = np.array([0.6, 0.0, 0.8])
+    for h in (0.05, 0.2):
+        mass = (weights[:, None] * np.exp(density(v, w, h, 0.7))).sum() * 2 * np.pi / 200
+        assert abs(mass - 1) < 1e-3
+
+
+def lost_ratio(T=0.7, h=0.1):
+    """The largest difference of the work of Euler's step on the sphere and H' - H + T log of the ratio by hand."""
+    step = integrators.metropolised(VON_MISES_FISHER, "Euler", accept=False)
+    start = {k: x for k, x in state_of(500, 3).items() if k != "theta"}
+    slope = torch.tensor([0.25, -0.5, 1.0]).double()
+    end = step(start, h, noise=Key(4, 0), temperature=T, kappa=2.0, mu=slope)
+    v, w = start["u"].numpy(), end["u"].numpy()
+    by_hand = 2 * (v - w) @ slope.numpy() + T * (density(v, w, h, T) - density(w, v, h, T))
+    return (abs(end["work"].numpy() - by_hand) / (1 + abs(by_hand))).max()
+
+
+def test_eulers_step_on_a_sphere_is_accepted_by_its_work(monkeypatch):
+    assert lost_ratio() < 1e-9
+    works = metropolis.works
+    mistakes = {"no ratio": lambda e: 0 * e, "no temperature": lambda e: e / temperature, "a sign": lambda e: -e}
+    for name, change in mistakes.items():
+        monkeypatch.setattr(
+            metropolis,
+            "works",
+            lambda *a, c=change: {k: replace(w, returned=c(w.returned)) for k, w in works(*a).items()},
+        )
+        assert lost_ratio() > 1e-2, name
 
 
 REFUSED = {

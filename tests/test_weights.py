@@ -81,6 +81,30 @@ def test_weights_left_out_inverted_or_squared_are_refuted(declare, own):
         assert declare(wrong).check()["marginal"].verdict == "failed"
 
 
+def test_jumps_at_rates_that_the_clock_scales_are_in_its_time():
+    own = adaptive(jumps={"R": refresh(p, rate=gamma * clock)}, scheme="B A O R A B")
+    assert own.claim == "exact" and own.check()["clock"].verdict == "proved"
+    assert "in every step" in adaptive(jumps={"R": refresh(p)}).check()["clock"].answer
+
+
+def test_weights_of_a_sum_over_categories():
+    """theta and b ~ Bernoulli(1/(1 + e^theta)) site by site, weighed to exp(-U), at any temperature."""
+    b = vector("b", domain="binary")
+
+    def weighed(of, T=temperature):
+        psi = exp(-total(log(1 + exp(of / T))))
+        own = dict(name="categories", state=(theta, b), target=theta, H=U + total(b * theta), D={theta: 1})
+        return Recipe(**own, jumps={"R": refresh(b)}, weights=psi, scheme="Euler R").check(temperature=0.7)["marginal"]
+
+    assert weighed(-theta).verdict == "proved"
+    assert weighed(theta).verdict == weighed(-theta, 1).verdict == "failed"
+
+
+def test_weights_below_0_at_some_U_say_what_to_write():
+    with pytest.raises(RecipeError, match=r"for every U, which may be below 0: log\(1 \+ exp\(U\)\), say"):
+        rescaled(weights=log(1 + U))
+
+
 def test_weights_lift_the_condition_on_a_clock_alone():
     assert adaptive().claim == "exact" and adaptive().check()["clock"].verdict == "proved"
     assert adaptive(None).claim == "given frozen zeta"
@@ -90,6 +114,7 @@ def test_weights_lift_the_condition_on_a_clock_alone():
         "friction without it": adaptive(D=gamma),
         "a mass that follows too": adaptive(H=U + total(p**2) / 2 / (1 + zeta)),
         "redraws at their own times": adaptive(jumps={"R": refresh(p)}),
+        "redraws at a rate of their own": adaptive(jumps={"R": refresh(p, rate=gamma)}),
     }
     for wrong, recipe in others.items():
         certificate = recipe.check()

@@ -36,6 +36,7 @@ class Exhibit:
     density: Callable[[float], float] | None = None  # of one site, where a quadrature of H has no finite moments
     values: Mapping[str, Any] = field(default_factory=dict)  # of operators, and further arguments of the run
     energy: Any = BANANA
+    init: Any = None  # where coordinates are coupled, a point of all
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ class Exhibit:
         )
         recipe, targets = self.recipe, [self._seen(b) for b in self.recipe.targets]
         if recipe.potential is None:
-            draws = samplers.sample(recipe, init=self._start(1), **arguments)
+            draws = samplers.sample(recipe, init=self._start(1) if self.init is None else self.init, **arguments)
         else:
             draws = samplers.sample(recipe, self.energy, init=self._start(2), **arguments)
         own = [draws[name] for name in targets]  # of particles, draws of one law

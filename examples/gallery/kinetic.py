@@ -1,5 +1,8 @@
 """Hamiltonian dynamics with other kinetic energies, frictions and memories."""
 
+from math import e
+
+import torch
 from exhibit import Exhibit
 from sympy import exp, log, sqrt
 
@@ -12,6 +15,7 @@ from recipe import (
     positive,
     potential,
     project,
+    real,
     refresh,
     scalar,
     temperature,
@@ -192,6 +196,32 @@ adjusted = Recipe(
     metropolis=True,
 )
 
+# Energy-sampling Hamiltonian dynamics: the speed of all coordinates is in the weights. Ver Steeg & Galstyan 2021.
+sampling_energy = Recipe(
+    name="energy-sampling",
+    source="Ver Steeg & Galstyan 2021",
+    state=(theta, u),
+    H=U * (n - 1) / n,
+    D={u: project(u) / 2},
+    Q={(u, theta): project(u) / (n - 1)},
+    weights=exp(-U / (n * temperature)),
+    scheme="B A O A B",
+)
+
+# Langevin dynamics on a sphere, accepted by the densities of its steps in the planes that touch it. Fisher 1953.
+v = vector("v", domain="sphere")
+mu = real("mu", per=v, doc="mean direction times the concentration")
+on_sphere = Recipe(
+    name="von-mises-fisher",
+    source="Fisher 1953",
+    state=v,
+    H=-total(mu * v),
+    D={v: project(v)},
+    scheme="Euler",
+    metropolis=True,
+)
+POLE = torch.tensor([2.0, 0.0, 0.0])
+
 GALLERY = [
     Exhibit(generalised),
     Exhibit(third_order),
@@ -206,4 +236,6 @@ GALLERY = [
     Exhibit(wall),
     Exhibit(microcanonical, step_size=0.3, steps=40_000),
     Exhibit(adjusted, step_size=0.5, steps=40_000),
+    Exhibit(sampling_energy, step_size=0.2, steps=40_000),
+    Exhibit(on_sphere, 0.4, 20_000, density=lambda z: e ** (2 * z) * (abs(z) <= 1), values={"mu": POLE}, init=POLE / 2),
 ]

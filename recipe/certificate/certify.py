@@ -97,6 +97,9 @@ def _of_clocks(case: Case) -> Iterator[Finding]:
         left = [str(a) for a in clocks if a in case.declared.conditions]
         answer = "D and Q over the weights, and H less T times their log, are free of it"
         answer = f"the dynamics over the weights still reads {', '.join(left)}" if left else answer
+        always = [str(jump) for jump in case.declared.jumps.values() if jump.rate is None]
+        if left and always:
+            answer = f"{always[0]} is made in every step, and not at a rate that the weights scale"
         yield Finding(f"weights lift the condition on {names}", answer, "failed" if left else "proved", "clock")
 
 
@@ -115,8 +118,11 @@ def of_jumps(case: Case) -> Iterator[Finding]:
                 answer = "its own inverse, of volume 1, and rate exp(-H/T) is the same at z and F(z)"
                 yield Finding(f"{jump} is reversible for exp(-H/T)", answer, GRADES[known], "involution")
                 continue
-            known = weakest(jump.is_involution(), jump.keeps(H))
-            answer = "linear in what moves, and its own inverse" if known else "F(F(z)) is not z, or H(F(z)) not H(z)"
+            inverse, kept = jump.is_involution(), jump.keeps(H)
+            known = weakest(inverse, kept)
+            answer = "linear in what moves, and its own inverse" if inverse else "F(F(z)) is not z"
+            if inverse and not kept:
+                answer = "H(F(z)) is not H(z), and rate exp(-H/T) is not the same at z and F(z)"
             yield Finding(f"{jump} has volume 1 and leaves H", answer, GRADES[known], "involution")
         elif jump.proposed is not None:
             answer = "accepted or rejected by H and the densities of both ways"
@@ -168,7 +174,8 @@ def smooth(case: Case) -> Answer:
     recipe = case.recipe
     formulas = (recipe.H, *entries(recipe.D).values(), *entries(recipe.Q).values())
     if all(map(smoothness.is_smooth, formulas)):
-        return question, "H, D and Q are made of smooth functions", "proved"
+        rates = ", and rates of jumps may have kinks" if recipe.involutions else ""
+        return question, f"H, D and Q are made of smooth functions{rates}", "proved"
     networks = sorted({type(f) for e in formulas for f in e.atoms(Bound)}, key=lambda f: f.__name__)
     jump = next(filter(None, map(smoothness.jump_of_network, networks)), "") or smoothness.jump(case.explicit)
     jump = jump or ("" if recipe.potentials else smoothness.undefined(case.explicit))
@@ -259,7 +266,10 @@ def _walled(case: Case) -> tuple[str, str] | None:
         if D.has(Total) and not ends.walls(case.explicit, case.redrawn):
             return f"of one site {wall}; of more it may", "open"
         return _of_wall(case, wall)
-    few = (e for e in (case.unlike, case.explicit, case.one_site) if e.size <= surfaces.MOST)
+    if case.sites_of_run == 1 and (pair := surfaces.meeting(case.one_site, case.redrawn)):
+        return _of_wall(case, f"no chain passes {pair}")
+    over = (case.one_site,) if case.sites_of_run == 1 else (case.unlike, case.explicit, case.one_site)
+    few = (e for e in over if e.size <= surfaces.MOST)
     surface = next(filter(None, (surfaces.wall(e, case.redrawn) for e in islice(few, 1))), None)
     matrices = {"D": D, "Q": recipe.Q}
     if surface is None or (surface.of in matrices and matrices[surface.of].has(AppliedUndef)):

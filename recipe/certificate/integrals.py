@@ -7,7 +7,7 @@ quadrature.
 import random
 from typing import TYPE_CHECKING
 
-from sympy import Add, Expr, Rational, S, Symbol
+from sympy import Add, Expr, Piecewise, Rational, S, Symbol, exp, log
 
 from ..algebra import at_one_site, integrands, vanishes
 from ..arrays import of_arrays
@@ -17,10 +17,11 @@ from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
 from ..fields import reads
+from ..laws import energy_of_site
 from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
 from ..results import VERDICTS, Finding
-from ..symbols import OPAQUE, Potential, Total, masked
+from ..symbols import OPAQUE, Potential, Total, masked, total
 from . import surfaces, tails
 from .case import STATES, Answer, Case
 from .definite import least_value
@@ -182,6 +183,8 @@ def _marginal(case: Case, *, is_declared: bool) -> Answer:
         return f"the marginal of {names} is exp(-H) integrated", whole if others else f"energy {rest}", "proved"
     surplus = expanded(rest - energy)
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
+    if is_declared:
+        surplus = _summed(surplus, recipe)
     if _reads_both(surplus, recipe.targets, recipe.latents):
         jumping = ", ".join(map(str, recipe.latents))
         if is_declared:
@@ -209,7 +212,7 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
     if constant:
         return constant
     coupled = Add(*(t for t in Add.make_args(surplus) if any(reads(t, b) for b in recipe.targets)))
-    if not others:
+    if not any(reads(coupled, b) for b in others):
         power = "" if at_temperature == 1 else f"/{at_temperature:g}"
         return f"exp(-U{power}) is multiplied by exp(-({coupled}){power})", "failed"
     if len(others) > 1 or others[0].domain.is_sphere or not _is_by_site(recipe, others[0], surplus):
@@ -221,6 +224,21 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
         return f"not decided: the quadrature over {others[0]} is not accurate", "open"
     names = ", ".join(b.name for b in recipe.targets)
     return f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}", "failed"
+
+
+def _summed(surplus: Expr, recipe: Dynamics) -> Expr:
+    """The surplus with categories that target terms read summed over, where it is a sum over their sites."""
+    for b in (b for b in recipe.latents if b.domain.is_discrete and _reads_both(surplus, recipe.targets, (b,))):
+        own = energy_of_site(surplus, b)
+        if own is None or surplus.has(Piecewise):
+            continue
+        weight = exp(expanded(-own / temperature))  # of which a log of 0 makes 0
+        summed = -temperature * log(Add(*(weight.xreplace({b: S(k)}) for k in range(b.domain.categories))))
+        if summed.has(S.NaN, S.ComplexInfinity, S.Infinity, S.NegativeInfinity):
+            continue
+        rest = Add(*(t for t in Add.make_args(surplus) if not reads(t, b)))
+        surplus = rest + (total(summed) if b.is_vector else summed)
+    return surplus
 
 
 def _reads_both(surplus: Expr, targets: tuple[Block, ...], latents: tuple[Block, ...]) -> bool:

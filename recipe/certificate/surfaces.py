@@ -9,11 +9,12 @@ is met by a search downhill.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import combinations
 
 import numpy as np
 from sympy import Expr, Symbol, default_sort_key
 
-from ..algebra import entries, factors
+from ..algebra import entries, factors, vanishes
 from ..declared import Block
 from .ends import lowest, may_make_infinite
 from .explicit import SEED, Explicit
@@ -71,6 +72,22 @@ def wall(explicit: Explicit, jumping: Collection[Block] = ()) -> Wall | None:
     speeds = [_values(explicit, factor) for factor in still]
     searches += [("Q", speed, partial(_roots, speed), fields.is_still) for speed in speeds]
     return next(filter(None, (fields.closed(*search) for search in searches)), None)
+
+
+def meeting(explicit: Explicit, jumping: Collection[Block] = ()) -> str:
+    """The line x = y of two coordinates that no chain crosses, in words; empty if there is none.
+
+    D along x - y vanishes there as (x - y)^2 or faster, so that exp(H)/D of a finite H has no finite integral up to it.
+    """
+    if may_make_infinite(explicit.H):
+        return ""
+    for (i, x), (j, y) in combinations(enumerate(explicit.coordinates), 2):
+        D = explicit.D[i, i] + explicit.D[j, j] - 2 * explicit.D[i, j]
+        still = (D, D.diff(x), D.diff(y), explicit.curl[i] - explicit.curl[j])
+        jumps = {explicit.blocks[i], explicit.blocks[j]} & {*jumping}
+        if not jumps and {x, y} <= D.free_symbols and all(vanishes(e.xreplace({y: x})) for e in still):
+            return f"{x} = {y}, where {REASONS['D']}"
+    return ""
 
 
 def _still_factors(explicit: Explicit) -> list[Expr]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from integrators import noise, operator_checks, streams
@@ -13,8 +14,11 @@ from integrators.step import Step
 from integrators.work import DIRECTION
 from recipe import Energy, Recipe
 from recipe.arguments import check_known
+from recipe.arrays import of_arrays
 from recipe.declared import Block
 from recipe.errors import RecipeError
+from recipe.operators import outer_products
+from recipe.symbols import OPAQUE
 
 from ..target.coordinates import Coordinates
 from ..target.layout import Layout
@@ -164,6 +168,7 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
             raise RecipeError(where, f"{b} is {words}, but the start is not", do=f"Start at {values}.")
         if b.domain.is_sphere:
             _check_sphere(b, blocks, len(blocks[recipe.targets[0].name][0].flatten()), where)
+    _check_span(recipe, blocks, where)
     direction = blocks.get(DIRECTION.name)
     if DIRECTION in recipe.adapted and direction is not None and not (direction.abs() == 1).all():
         raise RecipeError(where, "the direction of a chain is 1 or -1, but the start is not", do="Leave it out.")
@@ -180,6 +185,24 @@ def _check_sphere(b: Block, blocks: Blocks, sites: int, where: str) -> None:
             far = lengths[(lengths - 1).abs().argmax()]
             what = f"{b} is {b.domain.in_words}, but the start has the length {far:.3g}"
             raise RecipeError(where, what, do=f"Divide it by its length, or leave {b} out.")
+
+
+def _check_span(recipe: Recipe, blocks: Blocks, where: str) -> None:
+    """Refuse a start from which noise along vectors, as the distances of particles, never leaves what they span."""
+    for i, b in enumerate(recipe.state):
+        vectors = [x.vector for x in outer_products(recipe.D[i, i])]
+        symbols = sorted(set().union(*(v.free_symbols for v in vectors)), key=str)
+        known = all(s.name in blocks for s in symbols) and not any(v.has(*OPAQUE) for v in vectors)
+        if not vectors or recipe.D[i, i].is_positive or not known:
+            continue
+        at = [blocks[s.name].flatten(1).double().cpu().numpy() for s in symbols]
+        matrix = np.stack(np.broadcast_arrays(*of_arrays([symbols], vectors)(at)), 1)
+        rank = int(np.linalg.matrix_rank(matrix, tol=1e-6 * abs(matrix).max()).min())
+        if rank < matrix.shape[2]:
+            what = (
+                f"the noise of {b} is along vectors that span {rank} of {matrix.shape[2]} sites, and never leaves them"
+            )
+            raise RecipeError(where, what, do="Start particles apart, at points that no plane joins.")
 
 
 def _check_alike(tensors: Mapping[str, torch.Tensor], where: str) -> None:
