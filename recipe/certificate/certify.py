@@ -69,7 +69,7 @@ def _check_arguments(
         number(where, name, value, above=above, least=None if above == 0 else least, kinds=Real)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int) -> Certificate:
     case = Case(recipe, temperature, freeze, dict(values), sites)
     findings = [Finding("Q is skew, D symmetric", "by construction", "proved", "symmetry"), *of_jumps(case)]

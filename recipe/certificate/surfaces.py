@@ -34,6 +34,24 @@ STARTS, TRIES, HALVINGS = 64, 12, 32  # of the search for poles: of each start, 
 DEEPEST = 8  # number of its ends that are looked at
 ROUND = 256  # number of directions around a point
 Point = tuple[np.ndarray, np.ndarray]  # a point of a surface, (size,), and the direction of the segment that met it
+Met = tuple[np.ndarray, np.ndarray]  # points that lines meet, (size, N), line after line, and the number of the line
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines from points a by a way b - a, both (size, number)."""
+
+    start: np.ndarray
+    way: np.ndarray
+
+    def __call__(self, t: np.ndarray, k: np.ndarray) -> np.ndarray:
+        """The points at t, from 0 to 1, of the lines of number k, (size, N)."""
+        return self.start[:, k] + self.way[:, k] * t
+
+    def scanned(self, depth: Callable) -> np.ndarray:
+        """The values of a function of t and k at all points of SCAN, (number, GRID)."""
+        number = self.way.shape[1]
+        return depth(np.tile(SCAN, number), np.repeat(np.arange(number), GRID)).reshape(number, GRID)
 
 
 @dataclass(frozen=True)
@@ -118,48 +136,40 @@ def pole(explicit: Explicit) -> dict[Symbol, float] | None:
     return None
 
 
-def _zeros(fields: "_Fields", usual: float, a: np.ndarray, b: np.ndarray) -> list[Point]:
-    """The points between a and b, (size,), at which the least eigenvalue of D is 0 relative to `usual`."""
+def _zeros(fields: "_Fields", usual: float, lines: Lines) -> Met:
+    """The points of lines at which the least eigenvalue of D is 0 relative to `usual`."""
 
-    def least(t: np.ndarray) -> np.ndarray:
-        return fields.explicit.least_eigenvalues(a[:, None] + (b - a)[:, None] * t)
+    def least(t: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return fields.explicit.least_eigenvalues(lines(t, k))
 
-    points = _dips(least, below=0.1 * usual)
-    return [(a + (b - a) * at, b - a) for at in points[least(points) < TINY * usual]]
-
-
-def _roots(value: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
-    """The points between a and b, (size,), at which a function changes its sign."""
-
-    def size(t: np.ndarray) -> np.ndarray:
-        return abs(value(a[:, None] + (b - a)[:, None] * t))
-
-    signs = np.sign(value(a[:, None] + (b - a)[:, None] * SCAN))
-    before = np.flatnonzero(signs[:-1] * signs[1:] < 0)
-    return [(a + (b - a) * at, b - a) for at in lowest(size, SCAN[before], SCAN[before + 1])]
+    at, k = _dips(lines, least, below=0.1 * usual)
+    is_zero = least(at, k) < TINY * usual
+    return lines(at[is_zero], k[is_zero]), k[is_zero]
 
 
-def _peaks(field: Callable, a: np.ndarray, b: np.ndarray) -> list[Point]:
-    """The points between a and b, (size,), at which a field grows without end."""
+def _roots(value: Callable, lines: Lines) -> Met:
+    """The points of lines at which a function changes its sign."""
+    signs = np.sign(lines.scanned(lambda t, k: value(lines(t, k))))
+    k, before = np.nonzero(signs[:, :-1] * signs[:, 1:] < 0)
+    at = lowest(lambda t: abs(value(lines(t, np.resize(k, t.shape)))), SCAN[before], SCAN[before + 1])
+    return lines(at, k), k
 
-    def energy(t: np.ndarray) -> np.ndarray:
-        return field(a[:, None] + (b - a)[:, None] * t)
 
-    points = _dips(lambda t: -energy(t))
-    if not len(points):
-        return []
-    at, near, far = (np.minimum(energy(points + d), energy(points - d)) for d in (0.0, 1e-5, 1e-3))
+def _peaks(field: Callable, lines: Lines) -> Met:
+    """The points of lines at which a field grows without end."""
+    at, k = _dips(lines, lambda t, k: -field(lines(t, k)))
+    top, near, far = (np.minimum(field(lines(at + d, k)), field(lines(at - d, k))) for d in (0.0, 1e-5, 1e-3))
     with np.errstate(all="ignore"):
-        is_infinite = at - near > np.maximum(near - far, 1e-3)
-    return [(a + (b - a) * at, b - a) for at in points[is_infinite]]
+        is_infinite = top - near > np.maximum(near - far, 1e-3)
+    return lines(at[is_infinite], k[is_infinite]), k[is_infinite]
 
 
-def _dips(depth: Callable, below: float = np.inf) -> np.ndarray:
-    """Lower ends of the dips of a function on [0, 1]: beside a zero, where the drift may have a pole."""
-    values = np.nan_to_num(depth(SCAN), nan=np.inf)
-    is_dip = (values[1:-1] <= values[:-2]) & (values[1:-1] < values[2:]) & (values[1:-1] < below)
-    dips = 1 + np.flatnonzero(is_dip)
-    return lowest(depth, SCAN[dips - 1], SCAN[dips + 1], steps=12)
+def _dips(lines: Lines, depth: Callable, below: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """Lower ends t of the dips of a function of t and k, beside a zero, where the drift may have a pole; their k."""
+    values = np.nan_to_num(lines.scanned(depth), nan=np.inf)
+    inner = values[:, 1:-1]
+    k, before = np.nonzero((inner <= values[:, :-2]) & (inner < values[:, 2:]) & (inner < below))
+    return lowest(lambda t: depth(t, np.resize(k, t.shape)), SCAN[before], SCAN[before + 2], steps=12), k
 
 
 class _Fields:
@@ -178,9 +188,9 @@ class _Fields:
     def closed(self, of: str, field: Callable, met: Callable, is_wall: Callable) -> Wall | None:
         """The wall at the points of a field that lines meet; None if chains cross it at a point, or go around.
 
-        `met`: the points between two states; `is_wall`: of a point and a field, whether chains stay on their side.
+        `met`: the points of lines; `is_wall`: of a point and a field, whether chains stay on their side.
         """
-        points = [c for a, b in self.segments for c in met(a, b)]
+        points = [(c, self.segments.way[:, k]) for c, k in zip(*(own.T for own in met(self.segments)), strict=True)]
         if len(points) < POINTS or not all(is_wall(c, field) for c in points):
             return None
         sides = [
@@ -192,18 +202,21 @@ class _Fields:
 
     def are_joined(self, sides: list[tuple[np.ndarray, np.ndarray]], met: Callable) -> bool:
         """Whether both sides of a surface are joined at one of its points by lines on which nothing is met."""
-        states = [*(z for pair in sides for z in pair), *self.explicit.bulk.T[:CROWD]]
-        group = np.arange(len(states))
-        for i, j in self.draw.permutation(np.argwhere(np.triu(np.ones((len(states),) * 2), 1))):
-            if group[i] != group[j] and not met(states[i], states[j]):
+        states = np.stack([*(z for pair in sides for z in pair), *self.explicit.bulk.T[:CROWD]], axis=1)
+        group = np.arange(states.shape[1])
+        for i in range(len(group)):
+            apart = i + np.flatnonzero(group[i:] != group[i])
+            start = np.repeat(states[:, i : i + 1], len(apart), axis=1)
+            _, met_by = met(Lines(start, states[:, apart] - start))
+            for j in np.delete(apart, np.unique(met_by)):
                 group[group == group[j]] = group[i]
-                if any(group[2 * k] == group[2 * k + 1] for k in range(len(sides))):
-                    return True
+            if any(group[2 * k] == group[2 * k + 1] for k in range(len(sides))):
+                return True
         return False
 
     @cached_property
-    def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The ends of lines through pairs of states, where they leave the bulk."""
+    def segments(self) -> Lines:
+        """Lines through pairs of states, to where they leave the bulk."""
         states = self.explicit.bulk.T
         top = self.energy(states.T).max()
         scan = self.spread * np.sinh(np.linspace(-REACH, REACH, GRID))
@@ -212,8 +225,9 @@ class _Fields:
             distance = np.linalg.norm(b - a)
             line = a[:, None] + (b - a)[:, None] / distance * np.union1d(scan, [0.0, distance])
             inside = line[:, self.energy(line) <= top]
-            ends.append((inside[:, 0], inside[:, -1]))
-        return ends
+            ends.append(inside[:, [0, -1]])
+        low, high = np.stack(ends, axis=-1).swapaxes(0, 1)
+        return Lines(low, high - low)
 
     def root(self, z: np.ndarray) -> np.ndarray:
         """The root of the least eigenvalue of D at each state, `(N,)`."""
