@@ -240,7 +240,7 @@ class _Valley:
             tangent *= turn[:, None] / (np.linalg.norm(tangent, axis=1, keepdims=True) + 1e-300)
             both = np.vstack([u + tangent, u - tangent])
             both /= np.linalg.norm(both, axis=1, keepdims=True)
-            tried = [np.split(x, 2) for x in (both, *self.K(r * both))]
+            tried = [(x[: len(u)], x[len(u) :]) for x in (both, *self.K(r * both))]
             helped = np.zeros(len(u), dtype=bool)
             for v, at_v, errors in zip(*tried, strict=True):
                 better = (at_v < K) & ~helped
