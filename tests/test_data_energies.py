@@ -298,7 +298,7 @@ def test_at_temperature_0_linear_regression_ends_at_the_normal_equations(backend
         init=torch.zeros(5, dtype=torch.float64),
         chains=1,
         steps=1,
-        warmup=3000,
+        warmup=400,
         step_size=0.01,
         temperature=0.0,
         data=(Y, X),
