@@ -314,7 +314,7 @@ def test_numbers_are_left_out_where_the_law_has_none():
 
 
 def test_the_diagnosis_is_plain_data():
-    for name in ("naive SGHMC", "Gaussian thermostat"):
+    for name in ("naive SGHMC", "thermostat p^2 - 1"):
         result = diagnosed(name)
         data = json.loads(json.dumps(result.to_dict()))
         assert data["ok"] is False and data["Q"] is None
