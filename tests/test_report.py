@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import samplers
+from recipe import Energy, total, vector
 from recipe.errors import RecipeError
 from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
 from samplers.results.averages import Average, agreements_of, average_of
@@ -21,6 +22,7 @@ from samplers.target.targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]
 BANANA = TARGETS["banana"]
+BOWL = Energy(vector("theta"), U=total(vector("theta") ** 2) / 2)
 AT_MODE = {"x": torch.tensor(0.0), "y": torch.tensor(0.0)}
 X = torch.randn(500, generator=torch.Generator().manual_seed(1)) + 1
 MANY = torch.randn(50_000, generator=torch.Generator().manual_seed(1)) + 1
@@ -96,7 +98,7 @@ def test_chains_that_are_lost_are_the_first_finding():
 @pytest.mark.parametrize("sites", [2, 20])
 def test_the_line_after_a_run_counts_what_report_asks_beside(sites):
     """Counts that differ for one run: "All 5 pass; 4 left out", then "All 6 pass; 3 left out"."""
-    draws = sampled(SGHMC, lambda x: (x**2).sum() / 2, init=torch.zeros(sites), step_size=0.3, steps=4000)
+    draws = sampled(SGHMC, BOWL, init=torch.zeros(sites), step_size=0.3, steps=4000)
     glance, whole = draws.report(evaluations=0), draws.report()
     later = len(glance.unasked) - len(whole.unasked)
     assert later == 1 + (sites > 16) and f"left out, of which report() asks {later}" in glance.verdict
@@ -169,14 +171,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_says_the_same(tmp_path):
 
 
 def test_momenta_are_averaged_over_the_run_and_not_looked_at_once():
-    draws = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=2000, keep=["p"])
+    draws = sampled(SGHMC, BOWL, step_size=0.3, steps=2000, keep=["p"])
     p = draws["p"].double()[:, ::8]
     numbers = draws.info["averages"]["kinetic_temperature"]["p"]
     assert numbers["value"] == pytest.approx(float(p.square().mean()), rel=1e-6)
     assert 0.01 < numbers["error"] < 0.1 and 0 < numbers["kick"] < 0.2
     accepted = sampled("hmc", lambda x: (x**2).sum() / 2, step_size=1.0, steps=100)
     assert accepted.info["averages"]["kinetic_temperature"]["p"]["kick"] == 0  # it leaves N(0, T) as it is
-    hot = sampled(SGHMC, lambda x: (x**2).sum() / 2, step_size=0.3, steps=200, temperature=lambda k: 1 + k)
+    hot = sampled(SGHMC, BOWL, step_size=0.3, steps=200, temperature=lambda k: 1 + k)
     assert "averages" not in hot.info
     at_three = sampled(SGHMC, GAUSSIAN, step_size=0.1, steps=2000, temperature=3.0)
     (finding,) = [f for f in at_three.report() if f.question == "kinetic temperature"]
