@@ -230,7 +230,7 @@ def test_a_certificate_is_plain_data():
         (recipe("hmc", (theta, p), langevin, {}, TURNS), "no noise.*not ergodic without refreshment"),
         (recipe("idle", (theta, p, xi), langevin + xi**2 / 2, {p: A}, TURNS), "never reaches xi.*not ergodic"),
     ],
-    ids=str,
+    ids=["hmc", "idle"],
 )
 def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
     result, answer = verdict(R, "the noise reaches")

@@ -196,7 +196,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     assert seen == ["cuda:1"] and current == ["another"]
 
 
-@pytest.mark.parametrize("recipe, word", [(MALA, None), (SGNHT, "A' O B")], ids=str)
+@pytest.mark.parametrize("recipe, word", [(MALA, None), (SGNHT, "A' O B")], ids=["mala", "sgnht"])
 def test_an_accepted_step_is_that_of_torch(recipe, word):
     states = []
     for backend in ("torch", "triton"):

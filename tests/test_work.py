@@ -426,7 +426,7 @@ def counting(energy):
     return counted
 
 
-@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=str)
+@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=["mala", "ghmc", "hmc"])
 def test_a_recipe_that_is_meant_to_be_accepted_or_rejected_is(recipe):
     def bowl(theta):
         return (theta**2).sum() / 2
@@ -447,7 +447,7 @@ def test_minibatches_of_a_recipe_that_is_meant_to_be_accepted_are_refused():
         replace(HMC, metropolis=1)
 
 
-@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=str)
+@pytest.mark.parametrize("recipe", [MALA, GHMC, HMC], ids=["mala", "ghmc", "hmc"])
 def test_a_step_evaluates_energy_and_gradient_together_once(recipe):
     calls = []
     for steps in (20, 40):
