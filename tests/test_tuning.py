@@ -177,7 +177,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_it_cannot_know_is_refused(case):
+def test_what_it_cannot_know_is_refused(case, brief):
     arguments, words = REFUSED[case]
     with pytest.raises(RecipeError) as refusal:
         tune(**{"recipe": UnderdampedLangevin} | arguments)
@@ -368,7 +368,7 @@ NOT_AUTOMATIC = {
 
 
 @pytest.mark.parametrize("case", NOT_AUTOMATIC)
-def test_runs_that_cannot_tune_themselves_are_refused(case):
+def test_runs_that_cannot_tune_themselves_are_refused(case, brief):
     how, words = NOT_AUTOMATIC[case]
     with pytest.raises(RecipeError, match=words):
         run(metropolis=True, **how)
