@@ -129,7 +129,7 @@ class Run:
             "parameters": {name: _plain(x) for name, x in self.inputs.parameters.items()},
             **self.chains.account(),
             "backend": self.kernel.backend,
-            "backend_reason": self.asked["backend_reason"],
+            "backend_reason": "; ".join(x for x in (self.asked["backend_reason"], self.inputs.target.by_tape) if x),
         }
         if isinstance(self.plan.step, MetropolisedStep):
             account["repeat"] = self.plan.step.repeat

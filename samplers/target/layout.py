@@ -29,6 +29,11 @@ class Layout:
     temperature: float = 1.0
 
     @property
+    def is_identity(self) -> bool:
+        """Whether energies take z as it is."""
+        return self.shapes is None and self.coordinates is None
+
+    @property
     def sizes(self) -> list[int]:
         """The number of sites of each tensor."""
         return [torch.Size(shape).numel() for shape in (self.shapes or {}).values()]

@@ -87,6 +87,12 @@ class Target:
         return part.jet(z, *batch, orders=orders, per_chain=per_chain, faults=self.faults)
 
     @property
+    def by_tape(self) -> str:
+        """Whether gradients of U are played from tapes, or why not, in words; empty where calls were few."""
+        said = [part.by_tape for part in self.parts.values() if isinstance(part, Traced)]
+        return next((one for one in sorted(said, reverse=True) if one), "")
+
+    @property
     def functional(self) -> Callable | None:
         """The gradient as a function for torch.compile; None where torch cannot, or steps need more than it."""
         alone = self.parts.get("U") is self.whole and self.compiled is None and 0 not in self.orders

@@ -17,6 +17,7 @@ from .layers import of_an_energy
 from .layout import Layout
 from .potential import Jet, Orders, differentiated
 from .slopes import slopes_near
+from .tape import Tapes
 from .vectorised import OF_STATES, Vectorised, axes, explained, is_fine_in_turn, of_chain
 
 ENERGY = "sample, energy"  # where of a RecipeError
@@ -38,6 +39,7 @@ class Traced:
         self.function = function
         self.reads_data = reads_data
         self.of_all = Vectorised(function, in_turn=in_turn)
+        self.tapes = {per_chain: Tapes() for per_chain in (False, True)}
 
     def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
         """U of one chain."""
@@ -54,6 +56,8 @@ class Traced:
 
     def within(self, layout: Layout) -> "Traced":
         """The potential as a function of z, where the layout maps z to theta."""
+        if layout.is_identity:
+            return self
         return self.like(layout.energy(self.function), reads_data=self.reads_data)
 
     def jet(self, z: Any, *batch: Any, orders: Orders, per_chain: bool = False, faults: list[str] | None = None) -> Jet:
@@ -67,12 +71,35 @@ class Traced:
             return Jet(low.value, low.slope, curvature)
         if 1 not in orders:
             return Jet(self.of_all(z, *batch, per_chain=per_chain, faults=faults))
+        slope = partial(self._slope, per_chain=per_chain)
+        of_all = partial(self.of_all, per_chain=per_chain, faults=faults)
+        called = partial(slope, of_all, partial(self.of_all.of_one, faults=faults))
+        if self.in_turn and len(tree_leaves(z)[0]) > 1:
+            return Jet(*called(z, *batch))
+        recorded = partial(slope, partial(self._of_all, per_chain), self.function)
+        return Jet(*self.tapes[per_chain](called, recorded, z, *batch))
+
+    def _of_all(self, per_chain: bool, z: Any, *batch: Any) -> torch.Tensor:
+        """U of all chains by vmap alone."""
+        return vmap(self.function, in_dims=axes(batch, per_chain))(z, *batch)
+
+    def _slope(self, of_all: Callable, of_one: Callable, z: Any, *batch: Any, per_chain: bool) -> tuple[Any, Any]:
+        """The value and the slope, by the function of all chains, or by that of one where there is a single one."""
         if len(tree_leaves(z)[0]) > 1:
-            return differentiated(lambda at: self.of_all(at, *batch, per_chain=per_chain, faults=faults), z)
+            jet = differentiated(lambda at: of_all(at, *batch), z)
+            return jet.value, jet.slope
         # a single chain, without vmap and without an axis of chains in the graph
         own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
-        alone = differentiated(lambda at: self.of_all.of_one(at, *own, faults=faults), of_chain(z, 0))
-        return Jet(*(tree_map(lambda x: x.unsqueeze(0), part) for part in (alone.value, alone.slope)))
+        alone = differentiated(lambda at: of_one(at, *own), of_chain(z, 0))
+        value, slope = (tree_map(lambda x: x.unsqueeze(0), part) for part in (alone.value, alone.slope))
+        return value, slope
+
+    @property
+    def by_tape(self) -> str:
+        """Whether slopes are played from a tape, or why not, in words; empty if no form of call was frequent."""
+        tapes = self.tapes.values()
+        refused = next((f"no tape of U: {one.refusal}" for one in tapes if one.refusal), "")
+        return refused or ("U is played from a tape" if any(one.are_played for one in tapes) else "")
 
     def gradient(self, per_chain: bool, *, has_data: bool) -> Callable:
         """The gradient of all chains by torch.func, as a function for torch.compile."""

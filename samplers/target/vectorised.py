@@ -88,7 +88,7 @@ def note(faults: list[str], error: Exception) -> None:
     """Add the message of an error to the faults, unless one of its type is there."""
     kind = f"{type(error).__name__}: "
     if not any(fault.startswith(kind) for fault in faults):
-        faults.append(kind + _first_line(error))
+        faults.append(kind + first_line(error))
 
 
 def is_fine_in_turn(error: Exception) -> bool:
@@ -102,7 +102,7 @@ def explained(where: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        line = _first_line(error)
+        line = first_line(error)
         mixes_numpy = isinstance(error, TypeError) and "numpy.ndarray" in line and "Tensor" in line
         if not _is_of_torch(error) and not mixes_numpy:
             raise
@@ -134,10 +134,11 @@ def of_chain(x: Any, i: int) -> Any:
 
 
 def _is_of_torch(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and any(word in _first_line(error) for word in BY_TORCH)
+    return isinstance(error, RuntimeError) and any(word in first_line(error) for word in BY_TORCH)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of the message of an error."""
     return next(iter(str(error).splitlines()), "")
 
 

@@ -1,0 +1,261 @@
+"""Tapes: the tensor operations of a function, recorded at one call and played at later calls, without its Python."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+from recipe.errors import warn
+
+from .vectorised import OF_STATES, first_line
+
+CALLS = 64  # of one form, before a tape is made: it costs about twenty
+FORMS = 8  # of arguments that have tapes, at most
+TRIES = 4  # to make a tape, which an error at some states prevents
+FIRST, EVERY = 3, 256  # calls beside a tape: the first ones, and one of so many
+
+BURNT = {  # tags of operations whose result another call may not share
+    torch.Tag.data_dependent_output: "it reads a number out of a tensor",
+    torch.Tag.nondeterministic_seeded: "it draws random numbers",
+    torch.Tag.dynamic_output_shape: "the shape of a tensor depends on values",
+}
+
+
+class Tapes:
+    """Tapes of one function of tensors, by the form of its arguments: shapes, strides and dtypes.
+
+    A tape has the operations of one call, and reads tensors of a closure where they are, so that changes in place
+    count. Other calls have the same bits, as long as the function is one of its arguments and of such tensors. No tape
+    is made of operations whose result would be frozen, as `item()` and random numbers. One call in `EVERY` is made
+    beside the tape; where a bit differs, the function is called from there on, with a warning. `refusal`: the reason
+    why there is none.
+
+    >>> tapes, function = Tapes(), lambda x: (x.sin(),)
+    >>> all(bool(tapes(function, function, x)[0] == x.sin()) for x in torch.rand(2 * CALLS))
+    True
+    >>> tapes.are_played
+    True
+    """
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple] = Counter()
+        self.tapes: dict[tuple, Tape] = {}
+        self.failures = 0
+        self.refusal = ""
+
+    @property
+    def are_played(self) -> bool:
+        """Whether there is a tape."""
+        return bool(self.tapes) and not self.refusal
+
+    def __call__(self, function: Callable, pure: Callable, *arguments: Any) -> Any:
+        """`function(*arguments)`, or its tape; `pure`: the function as it is recorded, whose errors are raised."""
+        if self.refusal or _is_observed():
+            return function(*arguments)
+        leaves, spec = _flat(arguments)
+        if not all(_is_plain(x) for x in leaves):
+            return function(*arguments)
+        form = (spec, *((x.shape, x.stride(), x.dtype) for x in leaves))
+        self.calls[form] += 1
+        count = self.calls[form] - CALLS
+        tape = self.tapes.get(form)
+        if tape is None:
+            result = function(*arguments)
+            if count >= 0 and len(self.tapes) < FORMS:
+                self._record(form, pure, arguments, result)
+            return result
+        try:
+            played = tape(leaves)
+        except OF_STATES:  # raised at some states, as by a matrix that is not positive
+            return function(*arguments)
+        if count > FIRST and count % EVERY:
+            return played
+        result = function(*arguments)
+        if not _same(played, result):
+            self.refusal = "it is another function than before"
+            if count > FIRST:
+                warn(
+                    f"sample, energy: its gradient at a state is another one than before, which up to {EVERY} calls "
+                    "have had. Leave counters and random numbers out of it; change tensors that it reads in place."
+                )
+        return result
+
+    def _record(self, form: tuple, pure: Callable, arguments: tuple, result: Any) -> None:
+        """Makes the tape of a form, or sets the reason why there is none; `result`: that of the function."""
+        try:
+            tape = Tape(pure, arguments)
+            if _same(tape(tree_leaves(arguments)), result):
+                self.tapes[form] = tape
+            else:
+                self.refusal = "its numbers differ"
+        except NotRecorded as error:
+            self.refusal = str(error)
+        except Exception as error:  # raised by the function, at these states perhaps, or by the interpreter
+            self.calls[form] = 0
+            self.failures += 1
+            if self.failures == TRIES:
+                self.refusal = f"{type(error).__name__}: {first_line(error)}"
+
+
+class Tape:
+    """The operations of one call of a function, played by torch's interpreter in C++."""
+
+    def __init__(self, function: Callable, arguments: tuple) -> None:
+        leaves = tree_leaves(arguments)
+        recorder = Recorder(leaves)
+        with recorder:
+            values, self.form = _flat(function(*arguments))
+        self.number = len(values)
+        outputs = [*(recorder.slot(x) for x in values), *recorder.infos]
+        operations = recorder.needed(outputs)
+        inputs = recorder.inputs
+        self.closed_over = list(inputs.values())[len(leaves) :]
+
+        def played(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            known = dict(zip(inputs, tensors))
+            for one in operations:
+                known.update(zip(one.results, tree_leaves(one(known))))
+            return tuple(known[slot] for slot in outputs)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit is deprecated; without it there are no tapes
+            self.interpreted = torch.jit.trace(played, tuple(inputs.values()), check_trace=False)
+
+    def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
+        # the interpreter's optimiser may change bits, and results of inference mode are no tensors for autograd
+        with torch.inference_mode(), torch.jit.optimized_execution(False):
+            values = self.interpreted(*leaves, *self.closed_over)
+            if any(info.any() for info in values[self.number :]):
+                raise FactorisationError
+        own = tuple(x.clone() for x in values[: self.number])
+        return own if self.form is None else tree_unflatten(own, self.form)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a tensor on a tape."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of torch, with slots for tensors, and those of its results."""
+
+    function: Any
+    args: tuple
+    kwargs: dict[str, Any]
+    results: list[Slot]
+
+    def __call__(self, known: Mapping[Slot, torch.Tensor]) -> Any:
+        """The results for known tensors by slot."""
+        args, kwargs = tree_map_only(Slot, known.__getitem__, (self.args, self.kwargs))
+        return self.function(*args, **kwargs)
+
+    @property
+    def infos(self) -> list[Slot]:
+        """Those of results that say where a factorisation failed, which vmap reads unseen."""
+        names = [result.name for result in self.function._schema.returns]
+        return [slot for name, slot in zip(names, self.results) if name == "info"]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Those of the arguments."""
+        return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Slot)]
+
+
+class FactorisationError(ArithmeticError):
+    """A matrix that has no factorisation, at some state."""
+
+
+class NotRecorded(Exception):
+    """An operation that no tape has."""
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down the operations of torch inside of its context, those below autograd and vmap.
+
+    `inputs`: tensors that no operation has made, by slot: the arguments `leaves`, and those of a closure.
+    """
+
+    def __init__(self, leaves: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.slots: dict[int, Slot] = {}
+        self.alive: list[torch.Tensor] = []  # so that an id is of one tensor
+        self.inputs: dict[Slot, torch.Tensor] = {}
+        self.operations: list[Operation] = []
+        for x in leaves:
+            self.slot(x)
+
+    def slot(self, x: torch.Tensor) -> Slot:
+        """The slot of a tensor, which is an input if it is new."""
+        if id(x) not in self.slots:
+            self.inputs[self._made(x)] = x
+        return self.slots[id(x)]
+
+    def _made(self, x: torch.Tensor) -> Slot:
+        self.alive.append(x)
+        return self.slots.setdefault(id(x), Slot(len(self.slots)))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # where True, torch imports its compiler, for a second
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tag, why in BURNT.items():
+            if tag in func.tags and not _indexes_by_numbers(func, args):
+                raise NotRecorded(why)
+        if not func._schema.returns and func is not torch.ops.aten._linalg_check_errors.default:
+            raise NotRecorded("it asserts what depends on values")
+        own_args, own_kwargs = tree_map_only(torch.Tensor, self.slot, (args, kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        self.operations.append(Operation(func, own_args, own_kwargs, [self._made(x) for x in tree_leaves(made)]))
+        return made
+
+    @property
+    def infos(self) -> list[Slot]:
+        """Those of all operations."""
+        return [slot for one in self.operations for slot in one.infos]
+
+    def needed(self, outputs: list[Slot]) -> list[Operation]:
+        """The operations without those whose results nothing reads."""
+        read, kept = set(outputs), []
+        for one in reversed(self.operations):
+            if one.function._schema.is_mutable or not read.isdisjoint(one.results):
+                read.update(one.slots)
+                kept.append(one)
+        return kept[::-1]
+
+
+def _flat(x: tuple) -> tuple[Sequence[Any], Any]:
+    """The leaves of a tuple, and its form; None for a tuple of tensors."""
+    return (x, None) if all(type(part) is torch.Tensor for part in x) else tree_flatten(x)
+
+
+def _indexes_by_numbers(function: Any, args: tuple) -> bool:
+    """Whether an operation is x[i] with integers i, whose shape is theirs."""
+    if function is not torch.ops.aten.index.Tensor:
+        return False
+    return not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether an argument is an ordinary tensor of a CPU."""
+    return type(x) is torch.Tensor and x.device.type == "cpu" and x.layout is torch.strided
+
+
+def _is_observed() -> bool:
+    """Whether a transform of torch.func, or a mode, sees the operations."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether results have the same bits, where nan is nan."""
+    pairs = list(zip(tree_leaves(one), tree_leaves(other)))
+    alike = all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)
+    return alike and all(torch.allclose(x, y, rtol=0, atol=0, equal_nan=True) for x, y in pairs)

@@ -1,0 +1,269 @@
+"""Energies played from tapes: the draws have the same bits, and what a tape would freeze is called as it is written."""
+
+import random
+
+import pytest
+import torch
+from torch.distributions import HalfNormal, MultivariateNormal, Normal
+
+import samplers
+from samplers.target import tape
+from samplers.target.traced import Traced
+
+WIDTHS = torch.tensor([0.5, 1.0, 2.0])
+ORDERS = {0, 1}
+
+
+def bowl(theta):
+    return (theta / WIDTHS).square().sum() / 2
+
+
+def points(k, chains=4):
+    """Those of call k."""
+    return torch.randn(chains, 3, generator=torch.Generator().manual_seed(k))
+
+
+def called(energy, calls=3 * tape.EVERY, chains=4):
+    """The potential after so many calls, each of which is compared with U of one chain after another."""
+    potential = Traced(energy)
+    for k in range(calls):
+        z = points(k, chains)
+        jet = potential.jet(z, orders=ORDERS)
+        torch.testing.assert_close(jet.value, torch.stack([energy(x) for x in z]))
+    return potential
+
+
+def run(energy, **settings):
+    return samplers.sample("hmc", energy, **dict(seed=3, step_size=0.1, steps=200, progress=False) | settings)
+
+
+@pytest.fixture
+def nothing_taped(monkeypatch):
+    """Makes no tapes from here on."""
+    return lambda: monkeypatch.setattr(tape, "CALLS", 10**9)
+
+
+def correlated(theta):
+    factor = torch.eye(3) + 0.1 * theta.tanh().outer(theta.tanh()).tril(-1)
+    return -MultivariateNormal(torch.zeros(3), scale_tril=factor, validate_args=False).log_prob(theta)
+
+
+def network(theta, batch):
+    x, y = batch
+    return 10 * (torch.tanh(x @ theta) - y).square().mean() + theta.square().sum() / 2
+
+
+MODEL = samplers.model(
+    {"mu": Normal(torch.zeros(2), 1.0), "s": HalfNormal(1.0)},
+    lambda v: Normal(v["mu"][0] + v["mu"][1], v["s"]).log_prob(torch.tensor([0.1, 0.7, -0.3])),
+)
+DATA = torch.linspace(-1, 1, 30).reshape(10, 3), torch.linspace(0, 1, 10)
+
+
+@pytest.mark.parametrize(
+    "energy, settings",
+    [
+        (bowl, dict(init=torch.zeros(3))),
+        (bowl, dict(init=torch.zeros(3), chains=1)),
+        (bowl, dict(init=torch.zeros(3, dtype=torch.float64), metropolis=samplers.Metropolis(repeat=4))),
+        (correlated, dict(init=torch.zeros(3), chains=3)),
+        (MODEL, dict(metropolis=True)),
+        (network, dict(init=torch.zeros(3), data=DATA)),
+        (network, dict(init=torch.zeros(3), data=DATA, batch_size=4, metropolis=False)),
+    ],
+    ids=["plain", "a chain", "accepted", "a factor", "a model", "data", "minibatches"],
+)
+def test_draws_by_a_tape_have_the_bits_of_those_without(energy, settings, nothing_taped):
+    taped = run(energy, **settings)
+    assert taped.info["backend_reason"].endswith("U is played from a tape")
+    nothing_taped()
+    called = run(energy, **settings)
+    assert "tape" not in called.info["backend_reason"]
+    assert all(torch.equal(taped[name], called[name]) for name in called)
+
+
+def test_a_run_from_a_tape_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+    """With the bits of the steps before, whose U was called."""
+    left = [10**6]
+
+    def fragile(theta):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return bowl(theta)
+
+    given = dict(init=torch.zeros(3), checkpoint=samplers.checkpoints.Folder(tmp_path, every=0))
+    whole = run(bowl, init=torch.zeros(3))
+    with monkeypatch.context() as called:
+        called.setattr(tape, "CALLS", 10**9)
+        left[0] = 100
+        with pytest.raises(KeyboardInterrupt):
+            run(fragile, **given)
+    rest = run(fragile, **given)
+    assert rest.info["backend_reason"].endswith("U is played from a tape")
+    assert torch.equal(rest["theta"], whole["theta"])
+
+
+class Counting:
+    """Counts its calls, and reads the count where `grows`."""
+
+    def __init__(self, grows):
+        self.calls, self.grows = 0, grows
+
+    def __call__(self, theta):
+        self.calls += 1
+        return bowl(theta) * (1 + self.grows * self.calls)
+
+
+def test_an_energy_that_counts_its_calls_and_one_that_reads_the_count():
+    """The count itself is of the calls that were made; by its value U is another function at each call."""
+    assert Traced.by_tape.fget(called(Counting(0))) == "U is played from a tape"
+    growing = Traced(Counting(1e-5))
+    slopes = [growing.jet(points(0), orders=ORDERS).slope for _ in range(2 * tape.CALLS)]
+    assert growing.by_tape == "no tape of U: its numbers differ"
+    assert all((later.abs() > before.abs()).all() for before, later in zip(slopes, slopes[1:]))
+
+
+def test_a_branch_on_a_value_is_taken_anew():
+    def branching(theta):
+        return bowl(theta) if theta.sum() > 0 else 3 * bowl(theta)
+
+    assert called(branching, 2 * tape.CALLS, chains=1).by_tape == "no tape of U: it reads a number out of a tensor"
+
+
+def test_a_length_by_values_is_taken_anew():
+    def trimmed(theta):
+        return bowl(theta) + theta[theta > 0].sum() / (theta > 0).sum().clamp(min=1)
+
+    assert called(trimmed, 2 * tape.CALLS, chains=1).by_tape == "no tape of U: the shape of a tensor depends on values"
+
+
+@pytest.mark.parametrize("what", ["noise", "dropout"])
+def test_random_numbers_are_drawn_anew(what):
+    """With one chain, for torch refuses them for many at once."""
+    drop = torch.nn.Dropout(0.5)
+
+    def noisy(theta):
+        return bowl(theta + torch.randn(3) if what == "noise" else drop(theta))
+
+    potential = Traced(noisy)
+    slopes = [potential.jet(points(0, 1), orders=ORDERS).slope for _ in range(2 * tape.CALLS)]
+    assert potential.by_tape == "no tape of U: it draws random numbers"
+    assert len({tuple(x.flatten().tolist()) for x in slopes}) > 4
+
+
+def test_numbers_of_pythons_generator_are_drawn_anew():
+    potential = Traced(lambda theta: bowl(theta) * random.random())
+    slopes = [potential.jet(points(0), orders=ORDERS).slope for _ in range(2 * tape.CALLS)]
+    assert potential.by_tape == "no tape of U: its numbers differ"
+    assert len({float(x.sum()) for x in slopes}) == len(slopes)
+
+
+@pytest.mark.parametrize("how", ["a tensor", "a parameter", "a buffer of numpy"])
+def test_tensors_changed_in_place_count(how):
+    """As where data are swapped."""
+    tensor = torch.ones(3)
+    array = tensor.numpy()
+    read = torch.nn.Parameter(tensor) if how == "a parameter" else tensor
+
+    def centred(theta):
+        centre = torch.from_numpy(array) if how == "a buffer of numpy" else read
+        return (theta - centre).square().sum() / 2
+
+    potential = Traced(centred)
+    for k in range(3 * tape.CALLS):
+        with torch.no_grad():
+            read.fill_(k)
+        assert torch.equal(potential.jet(points(k), orders=ORDERS).slope, points(k) - k)
+    assert potential.by_tape == "U is played from a tape"
+
+
+def test_a_number_read_out_of_a_tensor_that_changes_is_read_anew():
+    scale = torch.ones(())
+    potential = Traced(lambda theta: bowl(theta) * scale.item())
+    for k in range(2 * tape.CALLS):
+        scale.fill_(k)
+        potential.jet(points(k), orders=ORDERS)
+        assert torch.equal(potential.jet(points(k), orders=ORDERS).value, k * torch.stack([*map(bowl, points(k))]))
+    assert potential.by_tape == "no tape of U: it reads a number out of a tensor"
+
+
+def test_an_energy_that_becomes_another_one_is_found_and_called_from_there_on():
+    power = {"of two": 2}
+    potential = Traced(lambda theta: theta.pow(power["of two"]).sum())
+    for k in range(2 * tape.CALLS):
+        potential.jet(points(k), orders=ORDERS)
+    power["of two"] = 4
+    with pytest.warns(RuntimeWarning, match="its gradient at a state is another one than before"):
+        for k in range(tape.EVERY):
+            potential.jet(points(k), orders=ORDERS)
+    assert potential.by_tape == "no tape of U: it is another function than before"
+    torch.testing.assert_close(potential.jet(points(0), orders=ORDERS).slope, 4 * points(0) ** 3)
+
+
+def test_an_error_at_the_call_that_would_be_recorded_delays_the_tape():
+    potential, fine = Traced(lambda theta: torch.linalg.cholesky(theta.diag()).sum()), torch.ones(2, 3)
+    for k in range(3 * tape.CALLS):
+        potential.jet(fine if k != tape.CALLS - 1 else -fine, orders=ORDERS, faults=[])
+        assert (potential.by_tape == "") == (k < 2 * tape.CALLS - 1)
+
+
+@pytest.mark.parametrize(
+    "factor", [torch.linalg.cholesky, torch.linalg.inv, lambda A: torch.linalg.solve(A, torch.ones(3))]
+)
+@pytest.mark.parametrize("chains", [1, 2])
+def test_errors_at_some_states_are_raised_as_without_a_tape(factor, chains):
+    """A tape without the check of a Cholesky factor would go on with the numbers of half a factor."""
+
+    def of_factor(theta):
+        return factor(theta[0] * torch.eye(3)).sum()
+
+    faults: list[str] = []
+    potential = Traced(of_factor)
+    fine = torch.ones(chains, 3)
+    for _ in range(2 * tape.CALLS):
+        potential.jet(fine, orders=ORDERS, faults=faults)
+    assert potential.by_tape == "U is played from a tape" and not faults
+    jet = potential.jet(fine * torch.arange(chains)[:, None], orders=ORDERS, faults=faults)
+    assert jet.value.isnan().tolist() == [True, False][:chains] and faults
+
+
+def test_writes_of_an_energy_into_tensors_of_its_own_are_made():
+    """As those of running means."""
+    total = torch.zeros(())
+
+    def counting(theta):
+        own = torch.zeros(3).index_add(0, torch.arange(3), theta)
+        own.mul_(2)
+        total.add_(1)
+        return own.square().sum()
+
+    potential = called(counting, 2 * tape.CALLS, chains=1)
+    assert potential.by_tape == "U is played from a tape"
+    before = float(total)
+    potential.jet(points(0, 1), orders=ORDERS)
+    assert float(total) == before + 1
+
+
+def test_slopes_of_a_tape_are_tensors_for_autograd():
+    potential = called(bowl, 2 * tape.CALLS)
+    slope = potential.jet(points(0), orders=ORDERS).slope
+    assert not slope.is_inference()
+    weight = torch.ones(3, requires_grad=True)
+    (weight * slope).sum().backward()
+    assert torch.equal(weight.grad, slope.sum(0))
+
+
+def test_transforms_of_torch_see_the_energy_itself():
+    """Not numbers of a tape."""
+    potential = called(bowl, 2 * tape.CALLS)
+    hessian = torch.func.jacrev(lambda z: potential.jet(z[None], orders={0}).value.sum())
+    assert hessian(points(0)[0]).shape == (3,)
+
+
+def test_pilots_of_a_tuning_share_a_tape(monkeypatch):
+    made = []
+    init = tape.Tape.__init__
+    monkeypatch.setattr(tape.Tape, "__init__", lambda self, *given: made.append(self) or init(self, *given))
+    samplers.tune("hmc", MODEL, seed=1, progress=False, budget=20_000)
+    assert 1 <= len(made) <= 4
