@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from covering import EVERY_MECHANISM, covering
 from devices import TRITON
-from sympy import Abs, Heaviside, Not, Or, Piecewise, Rational, pi, sign, tanh
+from sympy import Abs, Heaviside, Max, Not, Or, Piecewise, Rational, exp, pi, sign, tanh
 from test_kernels import KERNELS, against_torch, both, differences, gradient, moved, pair, sweep_of
 from test_work import BOWL, SUMMED_IN_FLOAT64, works_at_large_H
 
@@ -20,7 +20,22 @@ from integrators.backends import triton_prelude
 from integrators.kernels import launchers
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
 from integrators.noise import Key, philox
-from recipe import Recipe, RecipeError, potential, scalar, total, vector
+from recipe import (
+    Energy,
+    Recipe,
+    RecipeError,
+    flip,
+    grad,
+    laws,
+    potential,
+    project,
+    propose,
+    reflect,
+    refresh,
+    scalar,
+    total,
+    vector,
+)
 from samplers import HMC, MALA, SGNHT
 from samplers.testing import check
 from samplers.testing.cases import CASES
@@ -218,3 +233,53 @@ def test_the_work_of_many_sites_is_exact_in_float32(energy):
     double = works_at_large_H(HMC, "torch", torch.float64, sites=20_000, **energy)
     single = works_at_large_H(HMC, "triton", torch.float32, sites=20_000, device=TRITON, **energy)
     assert (single - double).abs().max() < 1e-3
+
+
+def turning(**more):
+    """Straight lines and jumps of a velocity v."""
+    H = potential(theta) + total(p**2) / 2
+    return Recipe(name="turning", state=(theta, p), H=H, D={}, transport={theta: p}, scheme="A F R F A", **more)
+
+
+u, slope = vector("u", domain="sphere"), grad(potential(theta))
+choice = vector("choice", domain=("categories", 3))
+JUMPS_AND_SPHERES = {
+    "microcanonical": Recipe(
+        name="microcanonical",
+        state=(theta, u),
+        H=potential(theta),
+        D={u: project(u)},
+        Q={(u, theta): project(u) / (total(1) - 1)},
+    ),
+    "zig-zag": turning(jumps={"F": flip(p, rate=Max(0, p * slope)), "R": refresh(p)}),
+    "bouncy particle": turning(
+        jumps={"F": reflect(p, along=slope, rate=Max(0, total(p * slope))), "R": refresh(p)},
+    ),
+    "proposals": Recipe(
+        name="proposals",
+        state=choice,
+        H=total(choice**2) + total(choice) ** 2 / 4,
+        D={},
+        jumps={"P": propose(choice, laws.Categorical(1, exp(-choice), exp(-2 * choice)))},
+        scheme="P",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JUMPS_AND_SPHERES)
+def test_spheres_jumps_and_proposals_are_accepted_as_in_torch(name):
+    recipe, draw = JUMPS_AND_SPHERES[name], torch.Generator().manual_seed(0)
+    of_U = {} if recipe.potential is None else {"energy": Energy(theta, U=total(theta**4) / 4)}
+    x, y = torch.randn(2, 4, 3, generator=draw, dtype=torch.float64).to(TRITON)
+    values = {"theta": x, "p": y, "u": y / y.norm(dim=1, keepdim=True), "choice": y.sign() + 1}
+    ones = torch.ones(4, dtype=torch.float64, device=TRITON)
+    start = {b.name: values[b.name] for b in recipe.state} | {"direction": ones, "work": 0 * ones, "accepted": 0 * ones}
+    ends = []
+    for backend in ("torch", "triton"):
+        step, state = integrators.metropolised(recipe, backend=backend, **of_U), start
+        for k in range(3):
+            state = step(state, 0.4, noise=Key(3, k), temperature=0.8)
+        ends.append(state)
+    assert ends[0]["accepted"].sum() > 0
+    for key, end in ends[0].items():
+        torch.testing.assert_close(ends[1][key], end, rtol=1e-12, atol=1e-12)
