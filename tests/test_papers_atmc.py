@@ -156,3 +156,37 @@ def test_a_normed_layer_is_scale_times_direction_and_its_prior_is_the_papers(pap
     assert sum(isinstance(m, Normed) for m in network.modules()) == 14
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     assert float(prior(network).detach()) > 0
+
+
+def test_batch_normalisation_comes_before_the_scale_and_adds_no_weight(papers):
+    """Each filter is that of the unit direction, normalised; the parameters and their start are those without it."""
+    from networks import Normed, residual
+
+    torch.manual_seed(0)
+    layer, x = Normed(3, 4, scale=0.5, batch_norm=True), torch.randn(6, 3, 8, 8)
+    with torch.no_grad():
+        layer.bias.fill_(2.0)
+        y = layer(x)
+        layer.direction *= 3
+        assert torch.allclose(layer(x), y, atol=1e-4)
+    assert y.mean((0, 2, 3)).tolist() == pytest.approx([2.0] * 4, abs=1e-5)
+    assert y.std((0, 2, 3)).tolist() == pytest.approx([0.5] * 4, rel=0.01)
+    shape = {"depth": 8, "filters": 2, "seed": 1}
+    own, plain = residual(batch_norm=True, plus=True, **shape), residual(batch_norm=False, **shape)
+    assert all(torch.equal(p, q) for p, q in zip(own.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sgd", "verdict"), [(1.0, "reproduced"), (1.4, "not decided here"), (1.2, "not decided here")]
+)
+def test_a_sampler_underfits_by_itself_where_sgd_does_not(papers, sgd, verdict):
+    """The NLL of training rises from 1.2 to 1.4 under ATMC; where that of SGD does so too, the network may do it."""
+    import atmc_batchnorm as example
+
+    def results(nll):
+        rows = [{"training": {"nll": nll + k / 100, "accuracy": 50.0}} for k in range(3)]
+        return [row | {"single": {"each": [nll, nll - 1, nll + 1], "accuracy": 40.0}} for row in rows]
+
+    table = {("ATMC", False): 1.2, ("ATMC", True): 1.4, ("SGD", False): 1.2, ("SGD", True): sgd}
+    found = example.claims_of({key: results(nll) for key, nll in table.items()})
+    assert found[0].verdict.value == verdict

@@ -49,7 +49,7 @@ PAPER = {  # accuracy %, NLL: of one sample, and of the average
 # ---- data
 
 
-def images_of(study: Study, rows: int | None, full: bool, held_back: bool) -> tuple[Data, Data]:
+def images_of(study: Study, rows: int | None, full: bool, held_back: bool = False) -> tuple[Data, Data]:
     """Training and test images `(rows, 3, 32, 32)`, standardised by channel of training, and labels."""
     if full:
         parts = [lossy(study, part) for part in ("train", "test")]
@@ -122,11 +122,19 @@ def run(
     longer: float = 1.0,
     held_back: bool = False,
     full: bool = False,
+    normalised: bool = False,
 ) -> dict:
-    """Scores of the last sample and of the average; of SGD's last state. `size`: depth and filters."""
+    """Scores of the last sample and of the average; of SGD's last state. `size`: depth and filters.
+
+    `normalised`: ResNet++ with batch normalisation before each scale.
+    """
     data, test = images_of(study, rows, full, held_back)
     depth, filters = size
-    network = residual(depth=depth, filters=filters, batch_norm=method == "SGD, batch norm", seed=seed)
+    shape = {"depth": depth, "filters": filters, "seed": seed}
+    if method == "SGD, batch norm":
+        network = residual(batch_norm=True, **shape)
+    else:
+        network = residual(batch_norm=normalised, plus=True, **shape)
     network = network.to(data[0].device)
     batches = samplers.Minibatches(data, min(BATCH, len(data[0])), seed=seed)
     optimizer = optimizer_of(method, network, len(data[0]), lr, seed, longer)
@@ -144,7 +152,7 @@ def run(
             curve.rows.append([step / len(batches), negative_log_likelihood(predictive.probabilities, test[1])])
 
     settings = dict(method=method, seed=seed, epochs=epochs, cycle=cycle, size=list(size), rows=rows, lr=lr)
-    settings |= {"longer": longer, "held_back": held_back, "full": full}
+    settings |= {"longer": longer, "held_back": held_back, "full": full, "normalised": normalised}
     train(
         network,
         optimizer,
@@ -160,6 +168,11 @@ def run(
     )
     single = logits_of(network, test[0]).double().softmax(-1)
     result = {"single": scores(single, test[1]), "predictive": scores(predictive.probabilities, test[1])}
+    learned = logits_of(network, data[0]).double().softmax(-1)
+    result["training"] = {
+        "accuracy": 100 * accuracy(learned, data[1]),
+        "nll": negative_log_likelihood(learned, data[1]),
+    }
     return result | {"curve": curve.rows, "samples": predictive.draws, "thermostat": thermostat(optimizer)}
 
 

@@ -60,10 +60,18 @@ class Normed(Module):
     """A convolution of 3 x 3, or with kernel 0 a linear layer, of weights scale direction/|direction| by filter.
 
     The prior is exp(-(d/2)(|direction|^2 - 1)^2) of each direction, d numbers, and exp(-|x|/5) of the scales, and of
-    the biases, of a layer.
+    the biases, of a layer. With batch normalisation a filter is normalised before its scale and bias.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        stride: int = 1,
+        scale: float = 1.0,
+        batch_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.stride = stride
         shape = (outputs, inputs, kernel, kernel) if kernel else (outputs, inputs)
@@ -71,10 +79,14 @@ class Normed(Module):
         self.direction = Parameter(direction / norms(direction))
         self.scale = Parameter(torch.full((outputs,), scale))
         self.bias = Parameter(torch.zeros(outputs))
+        self.batch_norm = BatchNorm2d(outputs, affine=False) if batch_norm else None
 
     def forward(self, x: Tensor) -> Tensor:
         """With a border of zeros."""
         unit = self.direction / norms(self.direction)
+        if self.batch_norm is not None:
+            filtered = self.batch_norm(conv2d(x, unit, stride=self.stride, padding=1))
+            return filtered * self.scale[:, None, None] + self.bias[:, None, None]
         weight = unit * self.scale.reshape(-1, *[1] * (unit.dim() - 1))
         if unit.dim() == 2:
             return linear(x, weight, self.bias)
@@ -111,17 +123,19 @@ class Block(Module):
         return around + self.second(self.activation(self.first(self.activation(x))))
 
 
-def residual(*, depth: int, filters: int, batch_norm: bool, seed: int) -> Sequential:
+def residual(*, depth: int, filters: int, batch_norm: bool, seed: int, plus: bool | None = None) -> Sequential:
     """For 32 x 32 colours, of depth 6n + 2: ResNet with batch normalisation and ReLU, or the ResNet++ without.
 
-    ResNet++ has SELU and normed weights, and the last scale of each of its branches begins at 0.1.
+    ResNet++ has SELU and normed weights, and the last scale of each of its branches begins at 0.1; `plus` asks for it
+    with batch normalisation, too, by default it is where there is none.
     """
     torch.manual_seed(seed)
+    plus = not batch_norm if plus is None else plus
 
     def convolution(inputs: int, outputs: int, stride: int = 1, scale: float = 1.0) -> Module:
-        if batch_norm:
-            return Sequential(Conv2d(inputs, outputs, 3, stride, 1, bias=False), BatchNorm2d(outputs))
-        return Normed(inputs, outputs, stride=stride, scale=scale)
+        if plus:
+            return Normed(inputs, outputs, stride=stride, scale=scale, batch_norm=batch_norm)
+        return Sequential(Conv2d(inputs, outputs, 3, stride, 1, bias=False), BatchNorm2d(outputs))
 
     layers: list[Module] = [convolution(3, filters)]
     width = filters
@@ -130,10 +144,10 @@ def residual(*, depth: int, filters: int, batch_norm: bool, seed: int) -> Sequen
             halves = stage > 0 and block == 0
             wider = 2 * width if halves else width
             first, second = convolution(width, wider, 2 if halves else 1), convolution(wider, wider, scale=0.1)
-            layers.append(Block(first, second, relu if batch_norm else selu, wider - width))
+            layers.append(Block(first, second, selu if plus else relu, wider - width))
             width = wider
-    head = Linear(width, 10) if batch_norm else Normed(width, 10, kernel=0)
-    return Sequential(*layers, ReLU() if batch_norm else SELU(), AdaptiveAvgPool2d(1), Flatten(), head)
+    head = Normed(width, 10, kernel=0) if plus else Linear(width, 10)
+    return Sequential(*layers, SELU() if plus else ReLU(), AdaptiveAvgPool2d(1), Flatten(), head)
 
 
 def prior(network: Module) -> Tensor:

@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import atmc_batchnorm
 import atmc_cifar
 import atmc_cycles
 import atmc_order
@@ -76,6 +77,7 @@ MODULES = (
     atmc_order,
     atmc_cycles,
     atmc_cifar,
+    atmc_batchnorm,
     temperatures,
     costs,
     coefficients,
