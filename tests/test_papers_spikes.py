@@ -384,6 +384,24 @@ def test_music_has_a_row_for_each_method_and_padding_is_not_heard(music, tmp_pat
     assert together == pytest.approx((20 * alone[0] + 12 * alone[1]) / 32, rel=1e-5)
 
 
+def test_sizes_of_batches_are_compared_after_equal_epochs_and_after_equal_steps(papers):
+    """The NLL is 10 less a hundredth of the steps, 8 an epoch for one piece, 2 for 16: equal at equal steps."""
+    import santa_batches as example
+
+    runs = {
+        size: [
+            {"steps": steps, "curve": [[k, 0.0, 10 - 0.01 * k * steps + seed / 1000] for k in range(1, epochs + 1)]}
+            for seed in range(3)
+        ]
+        for size, steps, epochs in ((example.ALONE, 8, 5), (example.BATCH, 2, 18))
+    }
+    assert example.of_epochs(runs, 5).verdict.value == "reproduced"
+    equal = example.of_steps(runs, 5, 18)
+    assert equal.verdict.value == "reproduced" and "after 32 steps with one" in equal.ours
+    slower = runs | {example.BATCH: [run | {"curve": runs[example.BATCH][0]["curve"][:1] * 18} for run in runs[16]]}
+    assert example.of_steps(slower, 5, 18).verdict.value == "not decided here"
+
+
 def test_what_is_heard_at_a_step_does_not_change_what_was_expected_there(papers):
     import santa_music as example
 

@@ -39,6 +39,7 @@ import psgld_cnn
 import psgld_gamma
 import psgld_gaussian
 import psgld_mnist
+import santa_batches
 import santa_double_well
 import santa_mnist
 import santa_music
@@ -73,6 +74,7 @@ MODULES = (
     santa_double_well,
     santa_mnist,
     santa_music,
+    santa_batches,
     atmc_thermostats,
     atmc_order,
     atmc_cycles,

@@ -152,16 +152,16 @@ def optimizer_of(setting: Setting, network: Module, steps: int, seed: int) -> to
     )
 
 
-def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setting: Any) -> dict:
-    """NLL of validation and test after the best epoch, and the curve of both."""
-    own = {"data": data, "units": units, "epochs": epochs, "seed": seed} | setting
+def learned(study: Study, data: str, units: int, epochs: int, seed: int, batch: int = BATCH, **setting: Any) -> dict:
+    """NLL of validation and test after the best epoch, the curve of both, and the steps of an epoch."""
+    own = {"data": data, "units": units, "epochs": epochs, "seed": seed, "batch": batch} | setting
     how = Setting(**setting)
     rolls = sequences(study.data, data, "train")
     pieces = padded([piece for roll in rolls for piece in roll.split(PIECE)])
     judged = [padded(sequences(study.data, data, part)) for part in ("valid", "test")]
     torch.manual_seed(seed)
     network = Listener(units)
-    batches = samplers.Minibatches(pieces, min(BATCH, len(pieces[0]) // 2), seed=seed)
+    batches = samplers.Minibatches(pieces, min(batch, len(pieces[0]) // 2), seed=seed)
     steps = int(pieces[1].sum())
     optimizer = optimizer_of(how, network, steps, seed)
     curve = Curve()
@@ -199,7 +199,7 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, **setti
         optimizer.param_groups[0]["temperature"] = 0.0
         optimizer.freeze("xi")
     part(epochs, "refine", see)
-    return best_epoch(curve.rows)
+    return best_epoch(curve.rows) | {"steps": len(batches)}
 
 
 def best_epoch(rows: list[list[float]]) -> dict:
