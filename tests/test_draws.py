@@ -394,6 +394,14 @@ def test_the_average_of_a_function_that_loses_the_draws_is_refused(function, got
         run().average("theta", function)
 
 
+@pytest.mark.parametrize("purpose", ["summary", "average"])
+def test_a_statistic_of_no_draws_is_refused(purpose):
+    none = Draws({"theta": torch.zeros(2, 0, 3)}, info={})
+    with pytest.raises(RecipeError, match=f"draws, {purpose}: there are no draws. Sample longer"):
+        getattr(none, purpose)(*["theta"] * (purpose == "average"))
+    assert none.report().ok is None and none.report().verdict == "Nothing was asked: there are no draws."
+
+
 def test_the_average_leaves_out_the_chains_that_diverged_and_says_so():
     h = torch.linspace(0.1, 1, 60)
     values = torch.randn(4, 60, generator=torch.Generator().manual_seed(0))

@@ -225,9 +225,9 @@ def test_an_answer_of_little_power_is_not_known_and_says_so_first():
     )
 
 
-def test_a_finding_says_what_error_it_would_have_seen():
+def test_a_finding_says_which_errors_it_may_not_see():
     finding = banded("heat", "", Average(0.0, 0.01, 1e6), 0.0, 0.1, 0.05, "")
-    assert finding.power == "; an error of 0.13 would be seen"  # 0.1 + (1.96 + 1.28) 0.01
+    assert finding.power == "; errors below 0.13 may pass"  # 0.1 + (1.96 + 1.28) 0.01
 
 
 def test_gradients_are_taken_at_five_percent_of_the_run(monkeypatch):

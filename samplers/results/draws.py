@@ -344,9 +344,9 @@ class Draws(Mapping):
         fewer questions are asked. Nothing is run again. The report names the questions that were not asked.
 
         A finding is not known, and the report's `ok` None, where half a temperature's band is above 0.3 T, and for an
-        R-hat above 1.01 that chance leaves in so few draws of this autocorrelation. Others with an error say what error
-        would be seen, nine times of ten. Raises RecipeError for alpha outside of (0, 1), a tolerance that is not > 0,
-        and evaluations that are no integer >= 0.
+        R-hat above 1.01 that chance leaves in so few draws of this autocorrelation. Others with an error say which
+        errors may pass: those below one that is seen nine times of ten. Raises RecipeError for alpha outside of (0, 1),
+        a tolerance that is not > 0, and evaluations that are no integer >= 0.
 
         Sources: Vehtari et al. 2021, R-hat and sample size; Leimkuhler & Matthews 2015, the temperatures; Betancourt
         2016, E-BFMI, with the limits of Stan.
@@ -404,12 +404,14 @@ class Draws(Mapping):
     def sound_chains(self, purpose: str) -> list[int]:
         """The chains that did not diverge, with a warning if `purpose` leaves out others.
 
-        Raises RecipeError where every chain has diverged.
+        Raises RecipeError where every chain has diverged, or there are no draws.
 
         >>> Draws({"theta": torch.zeros(3, 9)}, info={}).sound_chains("average")
         [0, 1, 2]
         """
         sound = self._sound
+        if not self.draws:
+            raise RecipeError(f"draws, {purpose}", "there are no draws", do="Sample longer.")
         if not sound:
             raise RecipeError(f"draws, {purpose}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:

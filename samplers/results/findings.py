@@ -81,10 +81,10 @@ class Finding:
 
     @property
     def power(self) -> str:
-        """The least error that leaves the band nine times of ten, in words; empty without chance, and out of it."""
+        """The error, in words, below which one may pass: it leaves the band nine times of ten. Empty without chance."""
         if not self.error or self.ok is False or math.isinf(self.high):
             return ""
-        return f"; an error of {(self.high - self.low) / 2 + NINE_OF_TEN * self.error:.2g} would be seen"
+        return f"; errors below {(self.high - self.low) / 2 + NINE_OF_TEN * self.error:.2g} may pass"
 
     def __str__(self) -> str:
         return f"{self.title} is {self.answer}." + ("" if self.ok else f" {self.cure}")

@@ -133,6 +133,8 @@ class Subject:
 
 def report_of(run: Subject) -> Report:
     """The findings of all questions, and the reasons why some were not asked. `Draws.report` says more."""
+    if not (run.size[1] or run.lost):
+        return Report((), ("there are no draws",))
     findings: list[Finding] = []
     unasked: list[str] = []
     for title, question in QUESTIONS.items():
