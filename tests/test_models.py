@@ -308,6 +308,12 @@ def test_the_evidence_of_a_constrained_variable_is_that_of_its_conjugate_law(ref
     assert abs(result.log_evidence - float(exact)) < 6.7 * result.error and result.error < 0.1
 
 
+@pytest.mark.parametrize("law", [Dirichlet(torch.tensor([2.0, 3.0, 4.0])), LKJCholesky(3), Beta(2.0, 3.0)])
+def test_a_constant_likelihood_is_the_evidence_whatever_the_prior_is_mapped_from(law):
+    energy = model({"x": law}, lambda v: 0 * v["x"].sum() - 1.5)
+    assert samplers.evidence(HMC, energy, chains=64, bridges=1, moves=1).log_evidence == pytest.approx(-1.5, abs=1e-5)
+
+
 @pytest.mark.parametrize("degree", [0, 1])
 def test_the_evidence_is_the_same_however_a_variable_is_centred(degree):
     """x ~ N(m, 2), m ~ N(0, 1), y ~ N(x, 1): y is N(0, 1 + 4 + 1)."""
@@ -447,6 +453,10 @@ REFUSED = {
         ),
         "not a constant",
     ),
+    "no upper end": (
+        dict(priors={"mu": HalfNormal(ONE), "x": lambda v: Endless(v["mu"])}),
+        r"its support, .*, has no upper end and depends on other variables.*loc \+ scale \* z",
+    ),
     "an angle": (dict(priors={"mu": VonMises(ZERO, ONE)}), "integral of its prior .* is inf, not 1"),
     "a narrow angle": (dict(priors={"mu": lambda v: VonMises(ZERO, 1e4 * ONE)}), "is inf, not 1"),
     "two turns of an angle": (
@@ -468,6 +478,18 @@ PROPER = [
     ),
     *(InverseGamma(0.3 * ONE, ONE), Beta(0.1, 0.1), LogNormal(0.0, 3.0), Pareto(ONE, 0.3), Weibull(1.0, 0.3)),
 ]
+
+
+class Endless(HalfNormal):
+    """A law whose support torch calls an interval up to infinity, as that of GeneralizedPareto."""
+
+    support = constraints.independent(constraints.interval(ZERO, torch.tensor(math.inf)), 0)
+
+
+def test_an_interval_without_an_upper_end_is_that_of_greater_numbers():
+    z = torch.linspace(-3, 3, 7, dtype=F64)[:, None]
+    one, other = (model({"x": law(ONE)}, lambda v: v["x"]).coordinates.with_volume(z) for law in (Endless, HalfNormal))
+    assert torch.equal(torch.stack([one[0][:, 0], one[1]]), torch.stack([other[0][:, 0], other[1]]))
 
 
 @pytest.mark.parametrize("prior", PROPER, ids=lambda prior: type(prior).__name__)

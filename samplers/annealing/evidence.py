@@ -246,7 +246,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     rows = data_of(energy, data, None, position, where)
     target = _target(recipe, energy, law, rows, position, where)
     check_value(target.whole, where, "annealing compares values of U")
-    _check_tails(target, position, where)
+    _check_tails(target, position, law, where)
     if law.is_gaussian:
         return Energies(law, target)
     return Energies(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
@@ -264,20 +264,27 @@ def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, posi
         raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
 
 
-def _check_tails(target: Target, position: Position, where: str) -> None:
-    """Refuses U that grows along a coordinate no faster than the logarithm, for which exp(-U) is not integrable."""
+def _check_tails(target: Target, position: Position, law: Reference, where: str) -> None:
+    """Refuses U that grows along a coordinate no faster than the logarithm, for which exp(-U) is not integrable.
+
+    Coordinates that are mapped to equal numbers at both distances, in rounding, say nothing of U.
+    """
     leaves, form = tree_flatten(position)
     for k, x in enumerate(leaves):
         sites = x[0].numel()
         axes = torch.eye(sites, dtype=x.dtype, device=x.device)[:AXES]
         axes = torch.cat([axes, -axes])
-        levels = []
+        places, levels = [], []
         for r in FAR:
             at = [y[:1].expand(len(axes), *y.shape[1:]) for y in leaves]
             at[k] = at[k] + r * axes.reshape(len(axes), *x.shape[1:])
-            levels.append(target.at(tree_unflatten(at, form), orders=VALUE).value.double())
+            places.append(tree_unflatten(at, form))
+            levels.append(target.at(places[-1], orders=VALUE).value.double())
         grown = levels[1] - levels[0]
         flat = (grown <= math.log(FAR[1] / FAR[0])) & levels[1].isfinite()
+        if law.layout.coordinates is not None:
+            near, far = map(law.layout.coordinates, places)
+            flat &= (near != far).any(1)
         if flat.any():
             axis = int(flat.nonzero()[0]) % sites
             what = f"exp(-U) has no finite integral: U grows too slowly along coordinate {axis}"

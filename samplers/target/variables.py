@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock, RLock
 from typing import Any
 
@@ -152,7 +153,14 @@ class Variable:
             own = centring(self.law(before), self.centred)
             if own is not None:
                 return own
-        return biject_to(self.law(before).support if self.constraint is None else self.constraint)
+        return biject_to(self.law(before).support if self.fixed_support is None else self.fixed_support)
+
+    @cached_property
+    def fixed_support(self) -> Constraint | None:
+        """The constraint, or the support of a prior that depends on no other variable; else None."""
+        if self.constraint is not None:
+            return without_end(self.constraint)
+        return without_end(self.prior.support) if isinstance(self.prior, Distribution) else None
 
     def is_hierarchical(self, before: Values) -> bool:
         """Whether the prior has a location and a scale that may depend on the variables before."""
@@ -173,6 +181,11 @@ class Variable:
         if law.support is not None and law.support.is_discrete:
             what = "its values are discrete, and chains move on a continuum"
             raise RecipeError(where, what, do="Sum over them in the likelihood.")
+        if self.fixed_support is None and without_end(law.support) is not law.support:
+            what = (
+                f"its support, {law.support}, has no upper end and depends on other variables: torch has no map to it"
+            )
+            raise RecipeError(where, what, do="Give z a fixed prior of this kind, and write loc + scale * z.")
         try:
             map = self.map(before)
         except NotImplementedError as error:
@@ -226,6 +239,19 @@ class Variable:
         if values.shape[1:] != shape or support is None or not bool(support.check(values).all()):
             what = f"the constraint {constraint} allows values outside of the support of its prior, {support}"
             raise RecipeError(where, what, do="Leave the constraint out, or take another prior.")
+
+
+def without_end(support: Constraint) -> Constraint:
+    """The numbers above the lower end of an interval whose upper end is infinite; any other support unchanged.
+
+    >>> without_end(constraints.interval(torch.tensor(2.0), torch.tensor(torch.inf)))
+    GreaterThan(lower_bound=2.0)
+    """
+    base: Any = support
+    while isinstance(base, constraints.independent):
+        base = base.base_constraint
+    has_end = not torch.as_tensor(getattr(base, "upper_bound", 0.0)).isinf().all()
+    return support if has_end else constraints.greater_than(base.lower_bound)
 
 
 def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str, Variable]:
