@@ -216,7 +216,7 @@ def test_assert_stationary_names_the_layer_the_statistic_and_the_equation():
     )
     with pytest.raises(AssertionError) as raised:
         assert_stationary(unproved)
-    assert "unproved is not stationary" in str(raised.value) and "the marginal of theta" in str(raised.value)
+    assert "checks of unproved failed" in str(raised.value) and "the marginal of theta" in str(raised.value)
 
 
 def test_an_opaque_recipe_is_checked_by_its_formulas():

@@ -105,6 +105,7 @@ def assert_stationary(
     """
     report = _checked(recipe, scheme, pieces=pieces, energy=energy, layers=layers, values=values)
     if report.failures:
-        raise AssertionError(f"{report.name} is not stationary:\n" + "\n".join(map(str, report.failures)))
+        failed = f"{len(report.failures)} of {len(report.rows)} checks of {report.name} failed"
+        raise AssertionError("\n".join([f"{failed}:", *map(str, report.failures)]))
     _warn(report)
     return report

@@ -52,6 +52,8 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
     moves = np.concatenate(by_target, -1)
     displacement = float((moves**2).mean())
     yield Result(layer, "mean square displacement", displacement, 1e-8, "the chains move", about, least=True)
+    if not displacement:
+        return None
     half = subject.chains // 2
     pairs = {
         "the next chain": (moves, np.roll(moves, 1, 0)),
