@@ -172,7 +172,6 @@ def typeset(recipe: Dynamics) -> str:
     >>> theta = vector("theta")
     >>> print(typeset(Recipe(name="langevin", state=theta, H=potential(theta), D={theta: 1})))
     H  = U(θ)
-    <BLANKLINE>
     dθ = -∇U dt + √2 dW_θ
     """
     before = pretty_use_unicode(True)  # sympy asks whether stdout is a terminal that has it
@@ -191,7 +190,11 @@ def _typeset(recipe: Dynamics, printer: _Typesetter) -> str:
         prettyForm(*(right if right.width() < WIDE else prettyForm(text)).left(f"{left:{width}} = "))
         for (left, right), text in zip(rows.items(), texts)
     ]
-    return "\n\n".join("\n".join(line.rstrip() for line in str(form).splitlines()) for form in forms)
+    lines: list[str] = []
+    for before, form in zip([prettyForm(""), *forms], forms):
+        lines += [""] * (min(before.height(), form.height()) > 1)
+        lines += [line.rstrip() for line in str(form).splitlines()]
+    return "\n".join(lines)
 
 
 def _typeset_row(recipe: Dynamics, i: int, printer: _Typesetter) -> prettyForm:
