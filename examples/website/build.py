@@ -33,10 +33,10 @@ from recipe import Recipe  # noqa: E402
 QUESTIONS = (
     "choosing sampling tuning training loops data models tempering report declaring operators targets networks".split()
 )
-QUESTIONS += "coefficients checking judging gpu machines messages".split()
+QUESTIONS += "domains coefficients checking judging gpu machines messages".split()
 REASONS = "recipe words work bias certificates steps".split()
 CONTENTS = {
-    "Begin": ["guide/start", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
+    "Begin": ["guide/start", "guide/glossary", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
     "How do I": [f"guide/{name}" for name in QUESTIONS],
     "Why it works": [f"guide/{name}" for name in REASONS],
     "Samplers": ["guide/stock", "formulas", "gallery/index", "gallery/results"],
@@ -72,7 +72,7 @@ def made() -> dict[str, str]:
     pages["formulas.md"] = formulas()
     pages["gallery/index.md"] = gallery()
     for package in ("recipe", "integrators", "samplers", "samplers.testing"):
-        pages[f"reference/{package}.md"] = reference(package)
+        pages |= reference(package)
     return pages
 
 
@@ -114,16 +114,26 @@ def gallery() -> str:
     return "\n\n".join(parts)
 
 
-def reference(package: str) -> str:
-    """The page of a package: its docstring, and its public classes and functions from theirs."""
+def reference(package: str) -> dict[str, str]:
+    """The pages of a package by path: its docstring, and its public classes and functions from theirs.
+
+    Those of `samplers` have a page for each of its rooms, titled by the docstring of the room.
+    """
     module = import_module(package)
-    lines = [f"# {package}", "", "```{eval-rst}", f".. automodule:: {package}", "   :no-members:", "```"]
+    own = [f"# {package}", "", "```{eval-rst}", f".. automodule:: {package}", "   :no-members:", "```"]
+    pages = {package: own}
     for thing, name in {thing: name for name, thing in public(package, module)}.items():
+        room = ".".join(thing.__module__.split(".")[:2]) if package == "samplers" else package
+        if room not in pages:
+            title = inspect.cleandoc(import_module(room).__doc__ or room).splitlines()[0].rstrip(".")
+            pages[room] = [f"# {title}"]
         kind = "autoclass" if inspect.isclass(thing) else "autofunction"
-        lines += ["", f"## {name.removeprefix(f'{package}.')}", "", "```{eval-rst}"]
-        lines += [f".. {kind}:: {thing.__module__}.{thing.__name__}"]
-        lines += ["   :members:"] * inspect.isclass(thing) + ["```"]
-    return "\n".join(lines) + "\n"
+        pages[room] += ["", f"## {name.removeprefix(f'{package}.')}", "", "```{eval-rst}"]
+        pages[room] += [f".. {kind}:: {thing.__module__}.{thing.__name__}"]
+        pages[room] += ["   :members:"] * inspect.isclass(thing) + ["```"]
+    rooms = [room for room in pages if room != package]
+    own += ["", "```{toctree}", ":maxdepth: 2", "", *rooms, "```"] if rooms else []
+    return {f"reference/{room}.md": "\n".join(lines) + "\n" for room, lines in pages.items()}
 
 
 def public(path: str, module: Any) -> Iterator[tuple[str, Any]]:
