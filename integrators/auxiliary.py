@@ -9,12 +9,12 @@ from sympy import Expr, Piecewise, S, Symbol, lambdify, sqrt
 from recipe import Recipe
 from recipe.marginal import eliminate_gaussians
 from recipe.operators import Operator, times
+from recipe.scheme import Scheme, once_each
 from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
 from .boundaries import led_back
 from .flow import Flow
-from .scheme import Scheme, once_each
 from .variates import Normal, Uniform
 from .work import Direction
 

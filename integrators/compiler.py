@@ -12,15 +12,15 @@ from recipe.arguments import check_known
 from recipe.errors import RecipeError
 from recipe.pieces import Jump, Piece
 from recipe.refusal import refuse_other_period
+from recipe.scheme import EULER, Scheme, Word, all_letters
+from recipe.scheme import scheme as read_scheme
 from recipe.symbols import Block, Partial, Potential, masked
 
 from .flow import Flow, solve
 from .jump import solve_jump
 from .lower import lower
 from .program import Program
-from .scheme import EULER, Scheme, Word
-from .scheme import scheme as read_scheme
-from .split import all_letters, split
+from .split import split
 from .step import Step
 
 BACKENDS = ("auto", "torch", "cpp", "triton")

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from sympy import Expr
 
 from recipe import Recipe
+from recipe.scheme import Scheme
 from recipe.symbols import Adapted, Block, Potential
 
 from .flow import Flow, reads_U
 from .program import Local
-from .scheme import Scheme
 from .variates import Variate
 
 

@@ -12,6 +12,7 @@ from sympy.core.function import AppliedUndef
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 from recipe.operators import bare
+from recipe.scheme import Scheme
 from recipe.symbols import Adapted, Block, Partial, Potential, is_site
 from recipe.symbols import step_size as h
 
@@ -21,7 +22,6 @@ from .flow import Flow
 from .functions import HalfStep
 from .predicted import Visit, visited
 from .program import Adapt, Draw, Gradient, Let, Local, Program, Set, Stage, Statement, verify
-from .scheme import Scheme
 from .variates import Variate
 
 CARRIED = (0, 1)  # the orders of U's derivatives that a state may carry

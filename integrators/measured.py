@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from sympy import Expr, S
 
 from recipe import Recipe
+from recipe.scheme import once_each
 from recipe.symbols import Adapted, Block
 
 from .flow import Flow
 from .lower import lower
-from .scheme import once_each
 from .step import State, Step
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.fields import fields_of
+from recipe.scheme import Move, Scheme, Word, all_letters
 from recipe.symbols import Adapted, Block, Potential, Total, masked
 from recipe.symbols import temperature as T
 
@@ -26,8 +27,6 @@ from .flow import Flow
 from .lower import lower
 from .passes import is_by_site, subject
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
-from .scheme import Move, Scheme, Word
-from .split import all_letters
 from .step import Step
 from .variates import Uniform
 from .work import ACCEPTED, DIRECTION, WORK, Worked, change, directed, remembered, works

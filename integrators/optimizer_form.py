@@ -7,12 +7,12 @@ from sympy import Expr, Symbol
 
 from recipe import Recipe
 from recipe.errors import RecipeError
+from recipe.scheme import Scheme
 from recipe.symbols import Adapted, num_data
 
 from .flow import Flow, reads_U
 from .lower import lower
 from .program import Gradient, Let, Local, Program, Stage, rewritten
-from .scheme import Scheme
 
 
 def optimizer_form(

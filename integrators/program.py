@@ -8,10 +8,10 @@ from sympy import Expr, Symbol
 from recipe import Energy, Recipe
 from recipe.bound import Bound
 from recipe.errors import RecipeError
+from recipe.scheme import Scheme
 from recipe.symbols import OF_THE_STEP, Block, Crossing, Observed, Potential, Total
 
 from .functions import MatrixFunction
-from .scheme import Scheme
 from .variates import Variate
 
 

@@ -8,15 +8,14 @@ from itertools import combinations
 
 from sympy import Add, Expr, ImmutableMatrix, S
 
-from recipe import Recipe, force, friction, noise
+from recipe import Recipe
 from recipe.algebra import entries
 from recipe.arguments import check_known
 from recipe.errors import RecipeError
 from recipe.fields import SlopeOfTotal
-from recipe.pieces import Piece, lettered, numerical, piece
+from recipe.pieces import Piece
+from recipe.scheme import Scheme
 from recipe.symbols import Block, Partial, temperature
-
-from .scheme import EULER, Scheme
 
 Entries = dict[tuple[Block, Block], Expr]  # entries of a matrix over blocks
 Part = tuple[str, Block]  # "kick", "kick by fast", "spring", "friction" or "noise" of the row of a block
@@ -79,41 +78,6 @@ class Subsystem:
 def _text(e: Expr) -> str:
     """The text of an expression, cached: printing many terms is slow, and every word tried prints again."""
     return str(e)
-
-
-def default_letters(recipe: Recipe) -> dict[str, Piece]:
-    """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O.
-
-    Where H has a metric, L is A with B by a generalised leapfrog. If blocks of O or of C couple, each block also has a
-    letter of its own: O1, O2, C1, C2.
-    """
-    letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
-    if recipe.momenta:
-        frictions = {p: friction(p) + noise(p) for p in recipe.momenta}
-        letters["B"] = piece(tuple(map(force, recipe.momenta)))
-        letters["O"] = piece(tuple(frictions.values()))
-        letters["F"] = letters["B"] + letters["O"]
-        letters |= _each(recipe, "O", frictions)
-        if recipe.metrics:
-            letters["L"] = numerical((letters["A"], letters["B"]), "generalised leapfrog")
-    if recipe.thermostats:
-        letters["C"] = piece(recipe.thermostats)
-        letters["A'"] = letters["A"] + letters["C"]
-        letters |= _each(recipe, "C", {xi: piece(xi) for xi in recipe.thermostats})
-    return letters
-
-
-def _each(recipe: Recipe, letter: str, pieces: Mapping[Block, Piece]) -> dict[str, Piece]:
-    """The pieces of single blocks by numbered letters, if the drift of a block reads another of the blocks."""
-    drifts = {b: recipe.drift[recipe.state.index(b)] for b in pieces}
-    if not any(e.has(other) for b, e in drifts.items() for other in pieces if other != b):
-        return {}
-    return {f"{letter}{k}": own for k, own in enumerate(pieces.values(), 1)}
-
-
-def all_letters(recipe: Recipe, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
-    """Pieces by letter: the default letters, overridden by the recipe's, overridden by the caller's."""
-    return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
 
 
 def split(

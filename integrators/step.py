@@ -10,6 +10,7 @@ from sympy import Pow
 from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.results import html_table
+from recipe.scheme import Scheme
 from recipe.symbols import Block, num_data, step_number
 from recipe.symbols import temperature as T
 
@@ -22,7 +23,6 @@ from .flow import Flow
 from .lower import lower
 from .optimizer_form import optimizer_form
 from .program import Program
-from .scheme import Scheme
 
 if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
     from torch import Tensor

@@ -50,6 +50,7 @@ from recipe.involutions import Involution
 from recipe.laws import DiscreteLaw, Law, by_category
 from recipe.operators import coefficient, times
 from recipe.pieces import Jump
+from recipe.scheme import Scheme
 from recipe.spheres import project
 from recipe.swaps import Swap
 from recipe.symbols import Adapted, Block, Crossing, SiteDummy, Total, is_site
@@ -63,7 +64,6 @@ from .functions import Change, MatrixOU
 from .jump import probability, solve_jump, turned
 from .numerical_flows import METHODS
 from .program import DERIVATIVES
-from .scheme import Scheme
 from .split import Subsystem, split
 from .variates import Normal
 

@@ -232,6 +232,14 @@ class Dynamics:
                 turned[b] = tuple(c for j, c in enumerate(self.state) if self.Q[i, j] != 0)
         return {b: momenta for b, momenta in turned.items() if momenta}
 
+    @property
+    def idle(self) -> tuple[Block, ...]:
+        """The targets that no entry of D, Q or transport and no jump moves."""
+        rows = ImmutableMatrix.hstack(self.D, self.Q, self.transport)
+        jumping = {b for jump in self.jumps.values() for b in jump.blocks}
+        places = {b: rows.row(self.state.index(b)) for b in self.targets}
+        return tuple(b for b, row in places.items() if row.is_zero_matrix and b not in jumping)
+
     @cached_property
     def gamma(self) -> ImmutableMatrix:
         """Gamma_i = sum_j d(D+Q)_ij/dz_j as a column in the order of `state`."""

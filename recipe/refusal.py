@@ -38,6 +38,7 @@ from .operators import Operator, divergence
 from .random_points import random_value
 from .refused_jumps import SMALL_STEP, STATES, Refusals, jumps
 from .refused_operators import fields, named_entries, operators, products, spheres
+from .scheme import all_letters, scheme
 from .symbols import OPAQUE, Crossing, Partial, Potential, Total, is_site, masked
 
 ROUNDING = 1e-12
@@ -95,6 +96,14 @@ def _potentials(recipe: Dynamics) -> Refusals:
         yield "", f"{plain[0]} stands beside other potentials", do
     if not any(b.is_vector for b in recipe.state) and any(e.has(Total) for e in recipe.formulas):
         yield "", "total() has no sites to sum: every block is a scalar", "Drop total()."
+
+
+def _words(recipe: Dynamics) -> Refusals:
+    """Refuse a word with a letter that no piece and no jump has; the certificate asks whether anything moves."""
+    words = () if recipe.idle else (recipe.scheme, *recipe.schemes.values())
+    for word in filter(None, words):
+        scheme(word, [*all_letters(recipe), *recipe.jumps])
+    yield from ()
 
 
 # ---- inputs, adaptations, periods and values per site
@@ -325,4 +334,5 @@ CHECKS = (
     _semidefinite,
     jumps,
     _normalisable,
+    _words,
 )

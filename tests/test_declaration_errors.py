@@ -125,6 +125,8 @@ def test_the_declaration_that_the_tables_change_is_right():
         "more noise than D",
     ),
     supplied_where_D_has_none=(dict(supplied={theta: 1}), "langevin, supplied", "eigenvalue is -1"),
+    a_word_of_letters_that_are_none=(dict(scheme="B X A"), "scheme 'B X A': no piece is named 'X'", "A, B"),
+    a_word_by_name_that_is_none=(dict(schemes={"paper": "BAO AB"}), "'BAO AB': no piece is named 'BAO'"),
 )
 def test_matrices_that_make_no_recipe_are_refused(changes, words):
     refuses(lambda: declare(**changes), *words)

@@ -10,11 +10,13 @@ from explicit_sites import Expanded, at_site, coordinates, is_zero
 from hypothesis import given, settings
 from sympy import ImmutableMatrix, Matrix, S, cos, hessian, log, sin, sqrt, symbols
 from sympy.core.function import AppliedUndef
+from torch import zeros
 
 from recipe import Energy, Recipe, RecipeError, derive, function, grad, positive, potential, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import temperature
+from samplers import sample
 from samplers.testing.strategies import recipes
 
 theta, p, v = vector("theta"), vector("p"), vector("v")
@@ -236,6 +238,14 @@ def test_noise_that_does_not_reach_every_block_is_a_warning(R, warning):
     result, answer = verdict(R, "the noise reaches")
     assert result == "warning" and re.search(warning, answer)
     assert R.check().ok is None and R.check().title == f"certificate of {R.name}: invariant; not ergodic"
+
+
+def test_a_target_that_nothing_moves_fails_and_is_not_run():
+    still = recipe("still", (theta, p), langevin, {p: A}, scheme="B A O A B")
+    assert verdict(still, "the noise reaches")[0] == "failed" and "nothing moves theta: add" in str(still.check())
+    assert still.check(freeze=["theta"])["reached"].verdict == "proved"
+    with pytest.raises(RecipeError, match="the noise reaches every block. nothing moves theta"):
+        sample(still, lambda x: (x**2).sum(), init=zeros(2), steps=2, step_size=0.1, scheme="Euler", progress=False)
 
 
 @pytest.mark.parametrize(

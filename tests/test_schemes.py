@@ -14,8 +14,7 @@ from integrators import compile
 from integrators.backends.loading import load
 from integrators.functions import phi1
 from integrators.program import Draw, Gradient, Set, Stage, verify
-from integrators.scheme import scheme
-from integrators.split import all_letters, split
+from integrators.split import split
 from recipe import (
     Energy,
     Recipe,
@@ -33,6 +32,7 @@ from recipe import (
     total,
     vector,
 )
+from recipe.scheme import all_letters, scheme
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, SGRLDDense, UnderdampedLangevin
 from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
 

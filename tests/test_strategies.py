@@ -15,8 +15,8 @@ import integrators
 from integrators.functions import phi1
 from integrators.lower import lower
 from integrators.program import Gradient
-from integrators.scheme import Scheme
 from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, scalar, total, vector
+from recipe.scheme import Scheme
 from recipe.symbols import duration as t
 from samplers import SGNHT, RandomisedHMC, UnderdampedLangevin, catalogue
 from samplers.testing.arguments import called, inputs

@@ -33,10 +33,10 @@ from recipe import Recipe  # noqa: E402
 QUESTIONS = (
     "choosing sampling tuning training loops data models tempering report declaring operators targets networks".split()
 )
-QUESTIONS += "domains coefficients checking judging gpu machines messages".split()
+QUESTIONS += "domains coefficients checking judging gpu machines messages glossary".split()
 REASONS = "recipe words work bias certificates steps".split()
 CONTENTS = {
-    "Begin": ["guide/start", "guide/glossary", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
+    "Begin": ["guide/start", "notebooks/tour", "notebooks/digits", "notebooks/own_sampler"],
     "How do I": [f"guide/{name}" for name in QUESTIONS],
     "Why it works": [f"guide/{name}" for name in REASONS],
     "Samplers": ["guide/stock", "formulas", "gallery/index", "gallery/results"],

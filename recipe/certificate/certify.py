@@ -237,7 +237,14 @@ def explosion(case: Case) -> Answer:
 
 def reached(case: Case) -> Answer:
     """Whether the noise reaches every block, so that the stationary law is unique."""
-    return ("the noise reaches every block", *(_unmoved(case) or _walled(case) or _reached(case)))
+    return ("the noise reaches every block", *(_idle(case) or _unmoved(case) or _walled(case) or _reached(case)))
+
+
+def _idle(case: Case) -> tuple[str, str] | None:
+    """The failure for targets that nothing moves; None if there are none."""
+    idle = [b for b in case.declared.idle if b not in case.still]
+    cure = "add an entry to D, as D[theta], or to Q, as Q[theta, p] of momenta p"
+    return (f"nothing moves {', '.join(map(str, idle))}: {cure}", "failed") if idle else None
 
 
 def _unmoved(case: Case) -> tuple[str, str] | None:

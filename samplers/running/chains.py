@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map
 from integrators.adapting import Adapting
 from integrators.domains import in_domain
 from integrators.program import DERIVATIVES
-from integrators.scheme import Scheme
 from integrators.work import ACCEPTED
 from recipe import Recipe
 from recipe.errors import RecipeError
+from recipe.scheme import Scheme
 
 from ..results.draws import Draws
 from ..results.record import named

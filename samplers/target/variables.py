@@ -241,7 +241,7 @@ class Variable:
             raise RecipeError(where, what, do="Leave the constraint out, or take another prior.")
 
 
-def without_end(support: Constraint) -> Constraint:
+def without_end(support: Any) -> Any:
     """The numbers above the lower end of an interval whose upper end is infinite; any other support unchanged.
 
     >>> without_end(constraints.interval(torch.tensor(2.0), torch.tensor(torch.inf)))

@@ -15,11 +15,11 @@ from sympy import Rational, S, Symbol, diff
 from integrators.lower import lower
 from integrators.predicted import At
 from integrators.program import verify
-from integrators.scheme import Scheme
-from integrators.split import all_letters, split
+from integrators.split import split
 from integrators.step import Step
 from recipe import Energy, Recipe, RecipeError, total
 from recipe.algebra import vanishes
+from recipe.scheme import Scheme, all_letters
 from recipe.symbols import Block, duration
 
 from .arguments import Inputs, called, derivatives, each, inputs, largest_error

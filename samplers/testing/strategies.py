@@ -10,7 +10,6 @@ from sympy.utilities.iterables import connected_components
 
 import integrators
 from integrators.flow import solve
-from integrators.scheme import EULER, Scheme
 from integrators.split import split
 from integrators.step import Step
 from recipe import (
@@ -35,6 +34,7 @@ from recipe import (
 from recipe.arguments import check_known
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
+from recipe.scheme import EULER, Scheme
 from recipe.symbols import Block
 
 from .arguments import Inputs, inputs

@@ -17,12 +17,11 @@ from sympy.core.function import AppliedUndef
 import integrators
 from integrators.compiler import word_of
 from integrators.program import DERIVATIVES
-from integrators.scheme import EULER
-from integrators.split import all_letters
 from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.arguments import check_names
+from recipe.scheme import EULER, all_letters
 from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T

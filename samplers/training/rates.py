@@ -10,11 +10,11 @@ from sympy import Symbol, lambdify
 
 from integrators import operator_checks, operators
 from integrators.adapting import adapting
-from integrators.scheme import Scheme
 from integrators.step import Step
 from recipe import Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
+from recipe.scheme import Scheme
 from recipe.symbols import step_size
 
 from .tensors import precise

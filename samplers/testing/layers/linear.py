@@ -5,8 +5,9 @@ import sympy
 from scipy.linalg import solve_discrete_lyapunov
 
 from integrators.linear_law import is_affine, linear_chain
-from integrators.split import all_letters, split
+from integrators.split import split
 from recipe.algebra import at_one_site
+from recipe.scheme import all_letters
 from recipe.symbols import Partial, Total, step_size
 
 from ..interpreter import van_loan

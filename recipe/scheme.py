@@ -1,13 +1,16 @@
-"""Splitting words: the order of pieces in a step, and their shares of the step."""
+"""Splitting words: the letters of a recipe, their order in a step, and their shares of the step."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from sympy import Expr, Rational, S, SympifyError, sympify
 
-from recipe.arguments import check_known
-from recipe.errors import RecipeError
+from .arguments import check_known
+from .declared import Block
+from .dynamics import Dynamics
+from .errors import RecipeError
+from .pieces import Piece, force, friction, lettered, noise, numerical, piece
 
 EULER = "Euler"
 LONGEST = 10_000  # longest word with repetitions, in characters
@@ -154,3 +157,38 @@ def _in_fractions(pairs: Iterable) -> Scheme:
             what = f"the fractions of {letter!r} add up to {share}, not 1"
             raise RecipeError(f"scheme {read.text}", what, do="Every piece must run for the whole step.")
     return read
+
+
+def default_letters(recipe: Dynamics) -> dict[str, Piece]:
+    """A position drift, B kick, O the rest of the momentum's equation, C thermostats; A' = A with C, F = B with O.
+
+    Where H has a metric, L is A with B by a generalised leapfrog. If blocks of O or of C couple, each block also has a
+    letter of its own: O1, O2, C1, C2.
+    """
+    letters = {EULER: numerical(recipe.state, "euler"), "A": piece(recipe.targets)}
+    if recipe.momenta:
+        frictions = {p: friction(p) + noise(p) for p in recipe.momenta}
+        letters["B"] = piece(tuple(map(force, recipe.momenta)))
+        letters["O"] = piece(tuple(frictions.values()))
+        letters["F"] = letters["B"] + letters["O"]
+        letters |= _each(recipe, "O", frictions)
+        if recipe.metrics:
+            letters["L"] = numerical((letters["A"], letters["B"]), "generalised leapfrog")
+    if recipe.thermostats:
+        letters["C"] = piece(recipe.thermostats)
+        letters["A'"] = letters["A"] + letters["C"]
+        letters |= _each(recipe, "C", {xi: piece(xi) for xi in recipe.thermostats})
+    return letters
+
+
+def _each(recipe: Dynamics, letter: str, pieces: Mapping[Block, Piece]) -> dict[str, Piece]:
+    """The pieces of single blocks by numbered letters, if the drift of a block reads another of the blocks."""
+    drifts = {b: recipe.drift[recipe.state.index(b)] for b in pieces}
+    if not any(e.has(other) for b, e in drifts.items() for other in pieces if other != b):
+        return {}
+    return {f"{letter}{k}": own for k, own in enumerate(pieces.values(), 1)}
+
+
+def all_letters(recipe: Dynamics, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:
+    """Pieces by letter: the default letters, overridden by the recipe's, overridden by the caller's."""
+    return {**default_letters(recipe), **recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
