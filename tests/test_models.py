@@ -4,6 +4,8 @@ import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pandas
 import pytest
 import torch
 from error_budget import CLAIMS, standard_score
@@ -352,6 +354,49 @@ def test_data_by_name_are_the_likelihood_that_is_written_by_hand_and_what_is_mis
     torch.testing.assert_close(sample(HMC, by_name, **how)["mu"], sample(HMC, by_hand, **how)["mu"])
 
 
+class Zeros(Distribution):
+    """Counts that are 0 beside those of Poisson's law: a law of a caller's own, which has no method but this."""
+
+    arg_constraints = {}
+
+    def __init__(self, share, rate):
+        self.share, self.rate = share, rate
+        super().__init__(rate.shape)
+
+    def log_prob(self, y):
+        by_rate = (1 - self.share) * Poisson(self.rate).log_prob(y).exp()
+        return torch.log(torch.where(y == 0, self.share + by_rate, by_rate))
+
+
+def test_a_law_of_the_callers_own_needs_its_density_alone_until_data_are_drawn():
+    one = model({"mu": Normal(ZERO, ONE)}, {"y": (lambda v: Zeros(0.5, v["mu"].exp().expand(2)), of(0.0, 2.0))})
+    prior, share = Normal(ZERO, ONE).log_prob(ZERO), math.exp(-1) / 2
+    torch.testing.assert_close(-one({"mu": ZERO}), prior + math.log(0.5 + share) + math.log(share / 2))
+    with pytest.raises(RecipeError, match="its law, Zeros, has no method `sample`"):
+        one.predictive(one.prior(2))
+
+
+@pytest.mark.parametrize("law, y", [(Bernoulli, [0.0, 1.0, 1.0]), (Poisson, [3.0, 0.0, 1.0])])
+@pytest.mark.parametrize(
+    "given",
+    [
+        list,
+        np.array,
+        lambda y: np.array(y, dtype=int),
+        lambda y: torch.tensor(y).long(),
+        lambda y: pandas.Series(y, index=[2, 0, 1]),  # read by position: by its labels it would be another vector
+        lambda y: torch.tensor(y) if max(y) > 1 else torch.tensor(y).bool(),
+    ],
+)
+def test_data_are_those_of_numpy_pandas_and_lists_and_whole_numbers_and_truths_are_numbers(law, y, given):
+    rates = of(0.2, 0.3, 0.9)
+    one = model({"mu": Beta(ONE, ONE)}, {"y": (lambda v: law(v["mu"] * rates), given(y))})
+    theta = {"mu": 0.5 * ONE}
+    torch.testing.assert_close(
+        -one(theta), law(0.5 * rates).log_prob(of(*y)).sum() + Beta(ONE, ONE).log_prob(0.5 * ONE)
+    )
+
+
 def test_data_that_are_predicted_have_their_law_given_the_draws_and_noise_of_their_own():
     """y ~ N(mu, 1) at draws of mu ~ N(0, 1): y - mu and mu are not correlated, nor are two values of y - mu."""
     one = model({"mu": Normal(ZERO, ONE)}, GAP)
@@ -379,8 +424,14 @@ def test_a_mixture_is_a_prior_on_the_support_of_its_parts():
     [
         ({"mu": (lambda v: Normal(v["mu"], ONE), ONE)}, "the name of a variable too"),
         ({"y": (lambda v: v["mu"], ONE)}, "data have a law, and the function gives a Tensor"),
-        ({"y": (lambda v: Normal(v["mu"], ONE), 3.0)}, r"Write \{'y': \(lambda v"),
-        ({"y": (lambda v: Normal(v["mu"], ONE), [3.0])}, "its data are a list, not a tensor"),
+        ({"y": (lambda v: Normal(v["mu"], ONE), "three")}, r"its data are a str, .* Write \{'y': \(lambda v"),
+        ({"y": (lambda v: Normal(v["mu"], ONE), [[1.0], [2.0, 3.0]])}, "its data are a list, of which torch makes no"),
+        ({"y": (lambda v: Normal(v["mu"], ONE), of(1.0, math.inf))}, "inf is outside of .*, Normal"),
+        (
+            {"y": (lambda v: MultivariateNormal(v["mu"].expand(2), torch.eye(2, dtype=F64)), of(1.0, math.inf))},
+            "inf. is outside of .*, MultivariateNormal",
+        ),
+        ({"y": (lambda v: Normal(torch.ones(2, 3) @ v["mu"], ONE), ONE)}, r"fails: RuntimeError: .*mu \(\) of .*64"),
         ({"y": (lambda v: Poisson(v["mu"].exp()), of(2.0, 1.5))}, "1.5 is outside of the support of its law, Poisson"),
         ({"y": (lambda v: Categorical(torch.ones(2)), torch.tensor([1, 2]))}, "2 is outside of .*, Categorical"),
         ({"twice": lambda v: 2 * v["mu"]}, "no data are given with a law"),

@@ -231,8 +231,8 @@ def model(
     `priors`: by name, in order, torch.distributions of one chain's values, or functions that return one from a dict of
     the variables before. `log_likelihood(theta)`: a number, or terms to be summed, from a dict by name, of one chain;
     with `data` in a run `log_likelihood(theta, batch)`, one value per row, whose mean is multiplied by `num_data`. Or
-    data by name, each with the function of theta that has their law, `{"y": (law, y)}`, with nan where a value is
-    missing, beside quantities, `{"sum": function}`: `predictive` draws and computes them.
+    data by name, each with the function of theta that has their law, `{"y": (law, y)}`, tensors, arrays or lists, with
+    nan where a value is missing, beside quantities, `{"sum": function}`: `predictive` draws and computes them.
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
     support of the prior or for `constraints` by variable, which truncate the prior without its constant. A variable

@@ -13,6 +13,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from .variables import ByName, Values, seeded, unchecked
+from .vectorised import first_line
 
 LAW = "Write {'y': (lambda v: Normal(v['mu'], 1.0), y)}, or without data {'sum': lambda v: v['a'] + v['b']}."
 
@@ -43,6 +44,8 @@ class Observed:
     def _of(self, name: str, y: torch.Tensor, theta: Values) -> torch.Tensor:
         missing = y.isnan()
         law = self.at(name, theta)
+        if not y.is_floating_point():  # Bernoulli takes no integers
+            y = y.to(next(iter(theta.values())).dtype)
         if not missing.any():
             return law.log_prob(y).sum()
         if law.event_shape:
@@ -59,8 +62,11 @@ class Observed:
             if not isinstance(found, Distribution):
                 raise RecipeError(where, f"data have a law, and the function gives a {type(found).__name__}", do=LAW)
             shape = tuple(self.data[name].shape)
+            batch = torch.Size(shape[: len(shape) - len(found.event_shape)])
+            if found.batch_shape == batch:  # a law of the caller's own may have no `expand`
+                return found
             try:
-                return found.expand(torch.Size(shape[: len(shape) - len(found.event_shape)]))
+                return found.expand(batch)
             except (RuntimeError, ValueError) as error:
                 own = tuple(found.batch_shape + found.event_shape)
                 raise RecipeError(
@@ -73,24 +79,38 @@ class Observed:
     def draw(self, theta: Values) -> dict[str, torch.Tensor]:
         """Data and quantities at theta, by name; data are drawn from torch's generator."""
         found = {name: self.at(name, theta) for name in self.functions}
-        return {name: x.sample() if isinstance(x, Distribution) else x for name, x in found.items()}
+        return {name: _sampled(name, x) if isinstance(x, Distribution) else x for name, x in found.items()}
 
     def check(self, theta: Values) -> None:
         """Refuse functions that fail at theta, and data outside of a support that is the same at every theta."""
-        self.draw(theta)
+        found = {name: self._at_draw(name, theta) for name in self.functions}
         for name, y in self.data.items():
-            law = self.at(name, theta)
+            law = found[name]
+            own = type(law).support
+            if own is Distribution.support:  # a law of the caller's own that does not say
+                continue
             support = law.support
-            if isinstance(type(law).support, constraints.dependent_property):
+            if isinstance(own, constraints.dependent_property):
                 if not isinstance(support, constraints.integer_interval):  # of a number of categories, say
                     continue
-            missing = y.isnan().flatten(y.dim() - len(law.event_shape)).any(-1) if law.event_shape else y.isnan()
-            outside = ~(support.check(y) | missing)
+            missing, infinite = (_of_any(x, len(law.event_shape)) for x in (y.isnan(), y.isinf()))
+            outside = (infinite | ~support.check(y)) & ~missing
             if outside.any():
                 what = f"{y[outside][0].tolist()} is outside of the support of its law, {type(law).__name__}"
                 raise RecipeError(
                     f"model, {name!r}", what, do="Give data that the law can have, or nan where one is missing."
                 )
+
+    def _at_draw(self, name: str, theta: Values) -> Any:
+        """`at` a draw of the priors; refused with the variables that the function was given where it fails."""
+        try:
+            return self.at(name, theta)
+        except RecipeError:
+            raise
+        except Exception as error:  # raised by the caller's function
+            what = f"its function fails: {type(error).__name__}: {first_line(error)}"
+            given = ", ".join(f"{v} {tuple(x.shape)} of {x.dtype}" for v, x in theta.items())
+            raise RecipeError(f"model, {name!r}", what, do=f"It is given {given}, and computes with them.") from error
 
     @torch.no_grad()
     def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -113,15 +133,37 @@ def observed_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
         law, *y = entry if isinstance(entry, tuple) else (entry,)
         if not callable(law) or len(y) > 1:
             raise RecipeError(where, f"it is {entry!r}", do=LAW)
-        if y and not torch.is_tensor(y[0]):
-            raise RecipeError(where, f"its data are a {type(y[0]).__name__}, not a tensor", do=LAW)
         if name in names:
             raise RecipeError(where, "it is the name of a variable too", do="Choose another one.")
         functions[name] = law
-        data |= {name: y[0]} if y else {}
+        data |= {name: _tensor(y[0], where)} if y else {}
     if not data:
         raise RecipeError("model", "no data are given with a law", do=LAW)
     return Observed(functions, data)
+
+
+def _tensor(y: Any, where: str) -> torch.Tensor:
+    """Data of numpy, pandas or a list as a tensor."""
+    if torch.is_tensor(y):
+        return y
+    try:
+        return torch.tensor(y.to_numpy() if hasattr(y, "to_numpy") else y)  # by position, not by a pandas index
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = f"its data are a {type(y).__name__}, of which torch makes no tensor ({first_line(error)})"
+        raise RecipeError(where, what, do=LAW) from error
+
+
+def _of_any(x: torch.Tensor, axes: int) -> torch.Tensor:
+    """Whether one of the last axes is true."""
+    return x.flatten(x.dim() - axes).any(-1) if axes else x
+
+
+def _sampled(name: str, law: Distribution) -> torch.Tensor:
+    try:
+        return law.sample()
+    except NotImplementedError as error:
+        what = f"its law, {type(law).__name__}, has no method `sample`"
+        raise RecipeError(f"model, {name!r}", what, do="Write it, or predict by a function of the draws.") from error
 
 
 def predictive(model: Any, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
