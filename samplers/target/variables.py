@@ -181,10 +181,9 @@ class Variable:
         if law.support is not None and law.support.is_discrete:
             what = "its values are discrete, and chains move on a continuum"
             raise RecipeError(where, what, do="Sum over them in the likelihood.")
-        if self.fixed_support is None and without_end(law.support) is not law.support:
-            what = (
-                f"its support, {law.support}, has no upper end and depends on other variables: torch has no map to it"
-            )
+        support = law.support  # some laws make it anew each time
+        if self.fixed_support is None and without_end(support) is not support:
+            what = f"its support, {support}, has no upper end and depends on other variables: torch has no map to it"
             raise RecipeError(where, what, do="Give z a fixed prior of this kind, and write loc + scale * z.")
         try:
             map = self.map(before)
