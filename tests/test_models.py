@@ -18,6 +18,7 @@ from torch.distributions import (
     Gamma,
     HalfCauchy,
     HalfNormal,
+    Independent,
     InverseGamma,
     LKJCholesky,
     LogNormal,
@@ -39,7 +40,7 @@ import samplers
 from recipe import RecipeError
 from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
-from samplers.target.variables import unchecked
+from samplers.target.variables import Variable, unchecked
 
 F64 = torch.float64
 
@@ -459,8 +460,42 @@ def test_predictions_ask_for_laws_and_for_draws_of_the_model():
         SCHOOLS.predictive(SCHOOLS.prior(2))
     with pytest.raises(RecipeError, match="the run has others. Leave data out"):
         sample(SGLD, one, data=of(1, 2), batch_size=2, steps=1, step_size=0.1, progress=False)
-    with pytest.raises(RecipeError, match="cuts the prior of 'mu'"):
-        model({"mu": Normal(ZERO, ONE)}, GAP, constraints={"mu": constraints.positive}).prior(3)
+    with pytest.raises(RecipeError, match="prior of 'mu' is not within its constraint. Take a prior with more"):
+        model({"mu": Normal(-9 * ONE, ONE)}, GAP, constraints={"mu": constraints.positive}).prior(3)
+
+
+class Scripted(Normal):
+    """A law whose draws are these, one after the other."""
+
+    def __init__(self, *values):
+        super().__init__(torch.zeros(len(values[0])), 1.0)
+        self.values = iter(values)
+
+    def sample(self, shape=()):
+        return torch.tensor(next(self.values))
+
+
+@pytest.mark.parametrize(
+    "law, constraint, drawn",
+    [
+        (lambda *values: Scripted(*values), constraints.positive, [3.0, 2.0]),  # neither folded nor drawn as a whole
+        (lambda *values: Independent(Scripted(*values), 1), constraints.positive, [7.0, 8.0]),
+        (lambda *values: Scripted(*values), ordered, [-1.0, 2.0]),
+        (lambda *values: Scripted(*values), constraints.less_than(0.0), [-1.0, -5.0]),
+    ],
+)
+def test_a_prior_within_a_constraint_is_drawn_until_each_independent_part_is_inside(law, constraint, drawn):
+    values = [-1.0, 2.0], [3.0, -5.0], [-4.0, -6.0], [7.0, 8.0]
+    assert Variable("x", law(*values), constraint).draw({}, exact=True).tolist() == drawn
+
+
+def test_cutpoints_and_what_is_cut_off_have_a_prior_predictive():
+    priors = {"cut": Normal(torch.zeros(4), 1.0), "x": Normal(torch.zeros(9), 1.0)}
+    cuts = {"cut": ordered, "x": constraints.positive}
+    one = model(priors, {"y": (lambda v: Normal(v["x"].sum(), 1.0), ONE)}, constraints=cuts)
+    draws = one.prior(50)
+    assert (draws["cut"].diff(dim=-1) > 0).all() and (draws["x"] > 0).all()
+    assert one.predictive(draws)["y"].shape == (1, 50)
 
 
 # ---- refusals

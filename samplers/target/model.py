@@ -86,13 +86,14 @@ class Model:
     """The energy U(theta) = -log density of named variables, with a start and coordinates; see `model`.
 
     `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: a random start of all variables by name,
-    from torch's global generator, seeded by the caller; `log_prior(theta)`: of one chain, with `draw` its draws;
-    `num_data`: the number of data, None without; `log_likelihood`: where it is known apart, an Observed of named data.
+    from torch's global generator, seeded by the caller, and `draw(exact=True)` beside constraints; `log_prior(theta)`:
+    of one chain, with `draw` its draws; `num_data`: the number of data, None without; `log_likelihood`: where it is
+    known apart, an Observed of named data.
     """
 
     coordinates: Constrained
     log_density: Callable
-    draw: Callable[[], Mapping[str, torch.Tensor]]
+    draw: Callable[..., Mapping[str, torch.Tensor]]
     log_prior: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
     num_data: int | None = None
     log_likelihood: Callable | None = None
@@ -133,17 +134,17 @@ class Model:
             return -self.log_density(theta, *batch)
 
     def prior(self, draws: int, *, seed: int = 0) -> dict[str, torch.Tensor]:
-        """Draws of the prior by variable, `(1, draws, *shape)`; refused where a constraint cuts it.
+        """Draws of the prior by variable, `(1, draws, *shape)`, within constraints; refused where they are seldom met.
 
         >>> from torch.distributions import HalfNormal
         >>> model({"s": HalfNormal(1.0)}, lambda v: 0 * v["s"]).prior(5)["s"].shape
         torch.Size([1, 5])
         """
-        self.check_prior("model, prior", "")
         number = integer("model, prior", "draws", draws, least=1)
         (own,) = noise.seeds(integer("model, prior", "seed", seed, least=0), 1, PREDICTED, 1)
+        is_cut = any(one.constraint is not None for one in self.coordinates.variables.values())
         with seeded(own):
-            rows = torch.stack([_flat(self.draw()) for _ in range(number)])
+            rows = torch.stack([_flat(self.draw(exact=True) if is_cut else self.draw()) for _ in range(number)])
         return Layout(self.shapes).by_name(rows[None])
 
     def predictive(self, draws: Mapping[str, torch.Tensor], *, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -208,11 +209,11 @@ class Joint:
             raise RecipeError("model", what, do="Return one value per row of the batch.")
         return self.num_data * terms.mean()
 
-    def draw(self) -> dict[str, torch.Tensor]:
-        """A draw of the priors by variable."""
+    def draw(self, exact: bool = False) -> dict[str, torch.Tensor]:
+        """A draw of the priors by variable; `exact`: refused where a constraint is seldom met."""
         values: dict[str, torch.Tensor] = {}
         for name, variable in self.variables.items():
-            values[name] = variable.draw(values)
+            values[name] = variable.draw(values, exact)
         return values
 
 

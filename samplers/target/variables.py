@@ -20,6 +20,7 @@ from .normalisation import check_normalisation
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
+ATTEMPTS = 1000  # to draw a prior within a constraint: seven numbers rise in one of 5040 draws
 PROBES = 32  # points at which a constraint and a support are compared
 
 Values = Mapping[str, torch.Tensor]  # of one chain, by variable
@@ -166,11 +167,24 @@ class Variable:
         """Whether the prior has a location and a scale that may depend on the variables before."""
         return not isinstance(self.prior, Distribution) and centring(self.law(before), 0.0) is not None
 
-    def draw(self, before: Values) -> torch.Tensor:
-        """A draw of the prior; if the draw violates the constraint, a random value inside of the constraint."""
-        value = self.law(before).sample()
-        if self.constraint is None or bool(self.constraint.check(value).all()):
+    def draw(self, before: Values, exact: bool = False) -> torch.Tensor:
+        """A draw of what the constraint leaves of the prior, each independent part drawn again until it is inside.
+
+        Where that is rare, a random value inside; refused if `exact`.
+        """
+        law = self.law(before)
+        value = law.sample()
+        if self.constraint is None:
             return value
+        axes = max(self.constraint.event_dim, len(law.event_shape))  # of a part
+        for _ in range(ATTEMPTS):
+            inside = self.constraint.check(value).reshape(*value.shape[: value.dim() - axes], -1).all(-1)
+            if inside.all():
+                return value
+            value = torch.where(inside[(..., *[None] * axes)], value, law.sample())
+        if exact:
+            what = f"in {ATTEMPTS} draws the prior of '{self.name}' is not within its constraint"
+            raise RecipeError("model, prior", what, do="Take a prior with more of its mass there.")
         map = self.map(before)
         return map(torch.rand(map.inverse_shape(value.shape), dtype=value.dtype, device=value.device))
 
