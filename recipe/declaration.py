@@ -185,7 +185,7 @@ class Recipe(Dynamics):
             transport=self.transport.applyfunc(bound),
             adapt={a: bound(e) for a, e in self.adapt.items()},
             jumps={letter: jump.replaced(bound) for letter, jump in self.jumps.items()},
-            marginal=None if self.energy_of_target is None else bound(self.energy_of_target),
+            marginal=None if self.energy_of_target is None or self.claims_latents else bound(self.energy_of_target),
             weights=None if self.weights is None else bound(self.weights),
         )
 

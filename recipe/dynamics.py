@@ -10,8 +10,9 @@ from sympy.core.relational import Relational
 
 from . import derive
 from .algebra import entries, vanishes
-from .calculus import derivative
+from .calculus import derivative, expanded
 from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, temperature
+from .fields import couples
 from .involutions import Involution
 from .operators import Operator
 from .pieces import Jump, Piece
@@ -170,6 +171,14 @@ class Dynamics:
         if self.marginal is not None or self.has_copies:
             return self.marginal
         return Add(*self.potentials) if self.potentials else None
+
+    @property
+    def claims_latents(self) -> bool:
+        """Whether the law is of the target with its latents: H couples them, and no marginal is declared."""
+        energy = self.energy_of_target
+        if energy is None or self.marginal is not None:
+            return False
+        return couples(expanded(self.H - energy), self.targets, self.latents)
 
     @property
     def has_other_energy(self) -> bool:

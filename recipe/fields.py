@@ -1,5 +1,6 @@
 """Operators that are functions of theta, called fields: their divergence and their slopes, in Gamma and in grad H."""
 
+from collections.abc import Collection
 from typing import Any
 
 from sympy import Add, Expr, Mul, S, Symbol, diff, expand
@@ -29,6 +30,12 @@ def outer_products(e: Expr) -> list[Outer]:
 def reads(e: Expr, b: Block) -> bool:
     """Whether an expression reads a block, itself or through a field at this block."""
     return e.has(b) or any(M.at == b for M in fields_of(e))
+
+
+def couples(e: Expr, some: Collection[Block], others: Collection[Block]) -> bool:
+    """Whether a term of a sum reads one of some blocks and one of the others."""
+    terms = Add.make_args(e)
+    return any(any(reads(t, b) for b in some) and any(reads(t, b) for b in others) for t in terms)
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:

@@ -26,7 +26,8 @@ KINETIC = U + total(p**2 / m) / 2
 def hamiltonian(**more):
     """Hamilton's equations, with some of the declaration changed."""
     given = dict(name="hamiltonian", state=(theta, p), target=theta, H=KINETIC, D={}, Q={(theta, p): -1})
-    return Recipe(**{"scheme": "B A R A B", **given, **more})
+    word = "B A R A B" if "R" in more.get("jumps", {}) else "B A B"
+    return Recipe(**{"scheme": word, **given, **more})
 
 
 def about_a_mean(rate=None):
@@ -145,7 +146,7 @@ def test_blocks_drawn_together_have_their_joint_law():
 
 def test_a_refreshed_thermostat_has_the_law_of_a_shared_block():
     """N(A, T/(n mu)) for one xi with n sites."""
-    step = compile(replace(two_letters(), jumps={"Z": refresh(xi)}), "B A' O Z")
+    step = compile(replace(two_letters(), jumps={"Z": refresh(xi)}, scheme="B A' O Z"))
     state = {"theta": np.zeros((2, 5)), "p": np.zeros((2, 5)), "xi": np.array([4.0, -3.0])}
     quiet, loud = (
         jumped(step, state, {"p": np.zeros((2, 5)), "xi": np.full(2, w)}, temperature=0.8, A=0.7, mu=1.6)

@@ -171,7 +171,7 @@ REFUSED = {
         "leaves out the noise of theta",
     ),
     "a whole block": (
-        lambda: integrators.metropolised(replace(ROTATED, pieces={"A": theta, "B": p}, accepted={"A"}), "R B"),
+        lambda: integrators.metropolised(replace(ROTATED, pieces={"A": theta, "B": p}, accepted={"A"}, scheme="R B")),
         "moves nothing of theta",
     ),
     "an unknown letter": (lambda: integrators.metropolised(replace(PCN, accepted={"X"})), "no piece is named 'X'"),

@@ -16,7 +16,7 @@ from ..declared import Block, temperature
 from ..domains import NAMED, Domain
 from ..dynamics import Dynamics
 from ..energy import Energy
-from ..fields import reads
+from ..fields import couples, reads
 from ..laws import energy_of_site
 from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
@@ -185,7 +185,7 @@ def _marginal(case: Case, *, is_declared: bool) -> Answer:
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
     if is_declared:
         surplus = _summed(surplus, recipe)
-    if _reads_both(surplus, recipe.targets, recipe.latents):
+    if couples(surplus, recipe.targets, recipe.latents):
         jumping = ", ".join(map(str, recipe.latents))
         if is_declared:
             return f"the marginal of {names} is {declared}", f"not decided: the sum over {jumping}", "open"
@@ -228,7 +228,7 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
 
 def _summed(surplus: Expr, recipe: Dynamics) -> Expr:
     """The surplus with categories that target terms read summed over, where it is a sum over their sites."""
-    for b in (b for b in recipe.latents if b.domain.is_discrete and _reads_both(surplus, recipe.targets, (b,))):
+    for b in (b for b in recipe.latents if b.domain.is_discrete and couples(surplus, recipe.targets, (b,))):
         own = energy_of_site(surplus, b)
         if own is None or surplus.has(Piecewise):
             continue
@@ -239,12 +239,6 @@ def _summed(surplus: Expr, recipe: Dynamics) -> Expr:
         rest = Add(*(t for t in Add.make_args(surplus) if not reads(t, b)))
         surplus = rest + (total(summed) if b.is_vector else summed)
     return surplus
-
-
-def _reads_both(surplus: Expr, targets: tuple[Block, ...], latents: tuple[Block, ...]) -> bool:
-    """Whether a term of the surplus reads a target and a block that moves by jumps alone."""
-    terms = Add.make_args(surplus)
-    return any(any(reads(t, b) for b in targets) and any(reads(t, b) for b in latents) for t in terms)
 
 
 def _constant(recipe: Dynamics, surplus: Expr) -> tuple[str, str] | None:

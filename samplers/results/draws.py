@@ -223,7 +223,7 @@ class Draws(Mapping):
         >>> draws.average("theta"), draws.average("theta", torch.square)
         (tensor(2., dtype=torch.float64), tensor(6., dtype=torch.float64))
         """
-        sound = self.sound_chains("average")
+        sound = self._chains_with_draws("average")
         values = self[name][sound]
         f = values if function is None else function(values)
         if not torch.is_tensor(f) or f.shape[:2] != values.shape[:2]:
@@ -248,7 +248,7 @@ class Draws(Mapping):
         >>> Draws({"theta": torch.randn(2, 50)}, info={}).summary("theta").index.tolist()
         ['theta']
         """
-        sound = self.sound_chains("summary")
+        sound = self._chains_with_draws("summary")
         from .summary import Summary  # imports pandas
 
         table = Summary.of({name: self[name][sound] for name in self._names(var_names)}, self.weights_of(sound))
@@ -312,7 +312,7 @@ class Draws(Mapping):
             )
         do = "Compare with a run at half the step size, or accept and reject."
         refuse_weights(self._log_weights, "draws, accuracy", "biases are measured of equal ones", do)
-        sound = self.sound_chains("accuracy")
+        sound = self._chains_with_draws("accuracy")
         shown = self._again.shown if progress is None else progress
         accuracy = accuracy_of(self, sound, self._again, of=of, chains=chains, steps=steps, progress=shown)
         self._accuracy = accuracy if of is None else self._accuracy  # the summary is of coordinates
@@ -404,19 +404,23 @@ class Draws(Mapping):
     def sound_chains(self, purpose: str) -> list[int]:
         """The chains that did not diverge, with a warning if `purpose` leaves out others.
 
-        Raises RecipeError where every chain has diverged, or there are no draws.
+        Raises RecipeError where every chain has diverged.
 
         >>> Draws({"theta": torch.zeros(3, 9)}, info={}).sound_chains("average")
         [0, 1, 2]
         """
         sound = self._sound
-        if not self.draws:
-            raise RecipeError(f"draws, {purpose}", "there are no draws", do="Sample longer.")
         if not sound:
             raise RecipeError(f"draws, {purpose}", "every chain has diverged", do="Sample with a smaller step size.")
         if len(sound) < self.chains:
             warn(f"{purpose} leaves out {self.chains - len(sound)} of {self.chains} chains, which diverged")
         return sound
+
+    def _chains_with_draws(self, purpose: str) -> list[int]:
+        """The chains that did not diverge; refused where there are no draws."""
+        if not self.draws:
+            raise RecipeError(f"draws, {purpose}", "there are no draws", do="Sample longer.")
+        return self.sound_chains(purpose)
 
     @property
     def _sound(self) -> list[int]:
