@@ -16,7 +16,7 @@ test: .venv/ready
 	$(TESTS) -m pytest --numprocesses auto --dist worksteal
 
 slow: .venv/ready
-	$(TESTS) -m pytest --numprocesses auto --dist worksteal -m slow
+	$(TESTS) -m pytest --numprocesses auto --dist worksteal -m slow $(FILES)
 
 roundings: .venv/ready
 	$(BIN)/python tests/roundings.py $(NAMES)
