@@ -42,13 +42,15 @@ def transition(
     gradient_nodes: int | None = None,
     sites: int = 1,
     least: float = 0.0,
+    parameters: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> tuple[Arrays, Arrays, np.ndarray]:
     """Points of exp(-H/T), their images under the step, both by coordinate of the blocks, and weights.
 
     `blocks`, `weights`: the points by block, in the order of the state. `constants`: adapted quantities by name.
     `gradient_noise`: the variance of every gradient of the step, a number or a function of the blocks, integrated
-    over by `gradient_nodes` nodes. Points of weights below `least` are left out. `arguments`: of the step.
+    over by `gradient_nodes` nodes. Points of weights below `least` are left out. `parameters`: of the recipe, whose
+    names may be those of arguments here; `arguments`: others of the step.
     """
     recipe = step.recipe
     draws = step.program.draws
@@ -75,7 +77,7 @@ def transition(
         variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
         errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(axes) :]])
         field = gradient if gradient is None or not noisy else lambda theta: gradient(theta) + next(errors)
-        after = stepped(step, state, h, gradient=field, noise=noise, **arguments)
+        after = stepped(step, state, h, gradient=field, noise=noise, **(parameters or {}), **arguments)
         return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
 
     for k, draw in enumerate(draws, size):

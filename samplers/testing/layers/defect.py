@@ -102,7 +102,7 @@ def moved(
         gradient_nodes=GRADIENT_NODES,
         sites=subject.sites.number,
         least=1e-14,
-        **arguments,
+        parameters=arguments,
     )
 
 
