@@ -16,6 +16,7 @@ from recipe import Recipe, RecipeError, grad, laws, mapped, potential, propose, 
 from recipe.declared import step_size
 from recipe.declared import temperature as T
 from samplers import MALA, sample
+from samplers.testing import LeftOut, assert_stationary
 
 theta, c = vector("theta"), vector("c", domain=("categories", 3))
 g = grad(potential(theta))
@@ -177,6 +178,20 @@ def test_a_step_in_cpp_is_that_in_torch():
 
 def test_its_certificate_is_exact():
     assert DISCRETE.metropolis and DISCRETE.check().exact and proposing(NORMAL).check(temperature=0.7).exact
+
+
+def test_layers_check_the_accepted_step_of_a_proposal_and_leave_out_those_of_a_plain_step(monkeypatch):
+    report = assert_stationary(proposing(NORMAL))
+    assert {r.layer for r in report.results} == {"symbolic", "generator", "work"}
+    assert all("accepted steps" in reason for _, reason in report.inapplicable)
+    with pytest.warns(LeftOut, match="work: the target is of categories"):
+        assert not assert_stationary(DISCRETE).failures
+    works = metropolis.works
+    monkeypatch.setattr(
+        metropolis, "works", lambda *a: {k: replace(w, returned=w.returned * 0) for k, w in works(*a).items()}
+    )
+    with pytest.raises(AssertionError, match="Crooks"):
+        assert_stationary(proposing(NORMAL, name="without-the-ratio"))
 
 
 def test_a_run_on_categories():

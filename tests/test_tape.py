@@ -138,6 +138,13 @@ def test_a_length_by_values_is_taken_anew():
     assert called(trimmed, 2 * tape.CALLS, chains=1).by_tape == "no tape of U: the shape of a tensor depends on values"
 
 
+def test_zeros_of_a_forward_derivative_which_crash_torch_below_a_mode_are_on_no_tape():
+    def bent(theta):
+        return torch.func.hessian(lambda x: x.pow(4).sum())(theta).sum() + bowl(theta)
+
+    assert "zeros that torch does not store" in called(bent, 2 * tape.CALLS).by_tape
+
+
 @pytest.mark.parametrize("what", ["noise", "dropout"])
 def test_random_numbers_are_drawn_anew(what):
     """With one chain, for torch refuses them for many at once."""

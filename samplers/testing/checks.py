@@ -15,7 +15,9 @@ from .subject import is_open, subject_of
 OPEN = "a function is opaque: give it by recipe.bind()"
 MOVES = "an operator is a function of the state, which a single site does not show"
 ROUND = "a block lies on a sphere, whose coordinates a single site does not show"
+DISCRETE = "the target is of categories, over which no layer integrates"
 ACCEPTED = Inapplicable("the word leaves out a part of the drift, and only its accepted steps have the law")
+PROPOSED = Inapplicable("a jump is a proposal, and only its accepted steps have the law")
 OF_ACCEPTED = ("symbolic", "generator", "work")
 OF_FIELDS = ("symbolic", "differential")  # layers that know such operators and spheres
 
@@ -67,8 +69,12 @@ def _checked(recipe, scheme, *, layers, **options):
             reason = MOVES
         elif subject.recipe.spheres and name not in OF_FIELDS:
             reason = ROUND
+        elif name != "symbolic" and any(b.domain.is_discrete for b in subject.recipe.targets):
+            reason = DISCRETE
         elif subject.leaves_out and name not in OF_ACCEPTED:
             reason = ACCEPTED
+        elif subject.proposes and name not in OF_ACCEPTED:
+            reason = PROPOSED
         else:
             of_layer, reason = timed(LAYERS[name](subject))
             results += of_layer
