@@ -10,7 +10,7 @@ from sympy import Dummy
 from recipe import Energy, Recipe
 from recipe.arguments import check_known
 from recipe.errors import RecipeError
-from recipe.pieces import Jump, Piece
+from recipe.pieces import Piece
 from recipe.refusal import refuse_other_period
 from recipe.scheme import EULER, Scheme, Word, all_letters
 from recipe.scheme import scheme as read_scheme
@@ -130,7 +130,7 @@ def solve_all(
     """The flow of every letter of a word, and of every jump; `frozen` blocks do not move."""
     flows = {letter: solve(piece, recipe.name) for letter, piece in split(recipe, word, letters, frozen).items()}
     for letter, jump in recipe.jumps.items():
-        if isinstance(jump, Jump) and jump.proposed and letter in word.letters:
+        if jump in recipe.proposals and letter in word.letters:
             what = f"{jump} is a proposal, which leaves no law without its acceptance"
             raise RecipeError(f"{recipe.name}, compile", what, do="Use integrators.metropolised, or metropolis=True.")
         flows[letter] = solve_jump(recipe, letter, jump, frozen)

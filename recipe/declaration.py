@@ -18,7 +18,7 @@ from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError
 from .formulas import formula
-from .pieces import Jump, lettered, letters_of
+from .pieces import lettered, letters_of
 from .reading import conversions_of, drift_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
@@ -103,8 +103,7 @@ class Recipe(Dynamics):
         settle("pieces", lettered(self.pieces, f"{self.name}, pieces"))
         settle("adapt", updates_of(self.adapt, self.order, self.name))
         settle("jumps", jumps_of(self.jumps, self.state, self.pieces, self.name))
-        proposes = any(isinstance(jump, Jump) and jump.proposed for jump in self.jumps.values())
-        settle("metropolis", self.metropolis or bool(self.accepted) or proposes)
+        settle("metropolis", self.metropolis or bool(self.accepted or self.proposals))
         settle("conversions", conversions_of(self.conversions, self.name))
         settle("requires", requirements_of(self.requires, self.name))
         if self.marginal is not None:

@@ -271,6 +271,11 @@ class Dynamics:
         return tuple(jump for jump in self.jumps.values() if isinstance(jump, Involution))
 
     @property
+    def proposals(self) -> tuple[Jump, ...]:
+        """The jumps that are proposals."""
+        return tuple(jump for jump in self.jumps.values() if isinstance(jump, Jump) and jump.proposed)
+
+    @property
     def gain(self) -> Expr:
         """sum_i (lambda_i(F_i(z)) - lambda_i(z)) over the involutions: what they bring to exp(-H), divided by it.
 

@@ -28,7 +28,7 @@ Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what
 def jumps(recipe: Dynamics) -> Refusals:
     """Refuse jumps that cannot be made, and transport that jumps cannot balance at every temperature."""
     yield from _transport(recipe)
-    proposed = {b for jump in recipe.jumps.values() if isinstance(jump, Jump) and jump.proposed for b in jump.blocks}
+    proposed = {b for jump in recipe.proposals for b in jump.blocks}
     for b in (b for b in recipe.targets if b.domain.is_discrete and b not in proposed):
         do = f"Keep it beside the target, or propose({b}, laws.Categorical(...))."
         yield "target", f"{b} is of categories, and has no gradient", do

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from datasets import IDX_FILES, SOURCES, Data, read_mnist
-from spike_networks import BURN_IN, Setting, Standardised, optimizer_of, rates
+from spike_networks import Setting, Standardised, optimizer_of, rates
 from study import Experiment, Study, spread
 from torch import Tensor
 from torch.nn import BatchNorm1d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential, Unflatten
@@ -136,8 +136,7 @@ def learned(
 
     @torch.no_grad()
     def draw(step: int) -> None:
-        epoch, rest = divmod(step, len(batches))
-        if rest or epoch < epochs and not (how.samples and epoch > BURN_IN * epochs):
+        if not how.is_drawn(step, len(batches), epochs):
             return
         network.eval()
         logits = torch.cat([network(images) for images in x.split(1000)])
@@ -149,7 +148,7 @@ def learned(
         optimizer,
         batches,
         epochs=epochs,
-        lr=lambda epoch: how.lr * (1 + epoch) ** (-0.2 if how.samples else 0),
+        lr=how.rate,
         draw=draw,
         folder=study.scratch(learned, **own, validate=validate, **setting),
         settings=asdict(how) | own,

@@ -62,6 +62,15 @@ class Setting:
         """Whether draws are averaged."""
         return self.optimizer.startswith("sghmc")
 
+    def rate(self, epoch: int) -> float:
+        """The lr of an epoch, which falls for samplers."""
+        return self.lr * (1 + epoch) ** (-0.2 if self.samples else 0)
+
+    def is_drawn(self, step: int, of_epoch: int, epochs: int) -> bool:
+        """Whether networks after a step are draws: at the end of epochs beyond the burn-in, or of the last one."""
+        epoch, rest = divmod(step, of_epoch)
+        return not rest and (epoch == epochs or self.samples and epoch > BURN_IN * epochs)
+
 
 def rates(optimizer: str) -> tuple[float, ...]:
     """The candidates for the first lr."""
@@ -167,8 +176,7 @@ def learned(
     draws = Draws()
 
     def draw(step: int) -> None:
-        epoch, rest = divmod(step, len(batches))
-        if not rest and (epoch == epochs or how.samples and epoch > BURN_IN * epochs):
+        if how.is_drawn(step, len(batches), epochs):
             draws.add(network, optimizer.param_groups[0]["lr"])
 
     train(
@@ -176,7 +184,7 @@ def learned(
         optimizer,
         batches,
         epochs=epochs,
-        lr=lambda epoch: how.lr * (1 + epoch) ** (-0.2 if how.samples else 0),
+        lr=how.rate,
         draw=draw,
         folder=study.scratch(learned, **own, **setting),
         settings=asdict(how) | {"epochs": epochs},

@@ -150,7 +150,7 @@ def report_of(run: Subject) -> Report:
 
 
 def _lost(run: Subject) -> Answer:
-    """Lost chains, and chains with two draws of another one bit for bit, if there are any of more than categories."""
+    """Lost chains, and chains with two draws of another one bit for bit, unless all are whole numbers."""
     cure = "Take a smaller step size: they left the finite numbers, or a domain."
     findings = [Finding("lost chains", "", run.lost, None, 0, 0, cure)]
     chains, draws = run.size
@@ -158,8 +158,8 @@ def _lost(run: Subject) -> Answer:
         at = [[x[:, k].reshape(chains, -1).cpu() for x in run.values.values()] for k in (draws // 2, -1)]
         middle, last = (torch.cat(tensors, 1) for tensors in at)
         some = torch.cat([middle, last], 1)[(middle != last).any(1)]  # of chains that move
-        some = some if (some % 1).any() else some[:0]
-        copies = len(some) - len(some.unique(dim=0))
+        are_categories = not (some % 1).any()
+        copies = 0 if are_categories else len(some) - len(some.unique(dim=0))
         cure = "Give each run a seed, or a range of chains, of its own: copies tell nothing new."
         findings += [Finding("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
     return findings

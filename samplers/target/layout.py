@@ -30,7 +30,7 @@ class Layout:
 
     @property
     def is_identity(self) -> bool:
-        """Whether energies take z as it is."""
+        """Whether theta is z itself: one tensor, without coordinates."""
         return self.shapes is None and self.coordinates is None
 
     @property

@@ -54,7 +54,7 @@ class Tapes:
         return bool(self.tapes) and not self.refusal
 
     def __call__(self, function: Callable, pure: Callable, *arguments: Any) -> Any:
-        """`function(*arguments)`, or its tape; `pure`: the function as it is recorded, whose errors are raised."""
+        """The result of `function(*arguments)`, by the tape if there is one; `pure`: the function to be recorded."""
         if self.refusal or _is_observed():
             return function(*arguments)
         leaves, spec = _flat(arguments)
@@ -159,13 +159,13 @@ class Operation:
 
     @property
     def infos(self) -> list[Slot]:
-        """Those of results that say where a factorisation failed, which vmap reads unseen."""
+        """The slots of results that say where a factorisation failed; vmap reads such numbers unseen."""
         names = [result.name for result in self.function._schema.returns]
         return [slot for name, slot in zip(names, self.results) if name == "info"]
 
     @property
     def slots(self) -> list[Slot]:
-        """Those of the arguments."""
+        """The slots of the arguments."""
         return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Slot)]
 
 
@@ -221,7 +221,7 @@ class Recorder(TorchDispatchMode):
 
     @property
     def infos(self) -> list[Slot]:
-        """Those of all operations."""
+        """The slots that say where a factorisation failed, of all operations."""
         return [slot for one in self.operations for slot in one.infos]
 
     def needed(self, outputs: list[Slot]) -> list[Operation]:

@@ -192,10 +192,10 @@ class Variable:
         """Refuse a prior that is no density, or discrete, has no map, or contradicts the constraint."""
         where = f"model, {self.name!r}"
         law = self._checked_law(before, where)
-        if law.support is not None and law.support.is_discrete:
+        support = law.support  # some laws make it anew each time
+        if support is not None and support.is_discrete:
             what = "its values are discrete, and chains move on a continuum"
             raise RecipeError(where, what, do="Sum over them in the likelihood.")
-        support = law.support  # some laws make it anew each time
         if self.fixed_support is None and without_end(support) is not support:
             what = f"its support, {support}, has no upper end and depends on other variables: torch has no map to it"
             raise RecipeError(where, what, do="Give z a fixed prior of this kind, and write loc + scale * z.")

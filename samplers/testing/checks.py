@@ -73,7 +73,7 @@ def _checked(recipe, scheme, *, layers, **options):
             reason = DISCRETE
         elif subject.leaves_out and name not in OF_ACCEPTED:
             reason = ACCEPTED
-        elif subject.proposes and name not in OF_ACCEPTED:
+        elif subject.recipe.proposals and name not in OF_ACCEPTED:
             reason = PROPOSED
         else:
             of_layer, reason = timed(LAYERS[name](subject))

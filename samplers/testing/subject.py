@@ -21,7 +21,6 @@ from integrators.step import Step
 from recipe import Certificate, Energy, Recipe, RecipeError
 from recipe.algebra import at_one_site
 from recipe.arguments import check_names
-from recipe.pieces import Jump
 from recipe.scheme import EULER, all_letters
 from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, num_data, step_number, step_size, total
@@ -86,7 +85,7 @@ class Subject:
     def step(self, *, frozen: bool) -> Step:
         """The step, with adapted quantities frozen or adapting; of a recipe that proposes, the accept-reject step."""
         freeze = [a.name for a in self.recipe.adapted] if frozen else ()
-        if self.proposes:
+        if self.recipe.proposals:
             return integrators.metropolised(
                 self.recipe, self.scheme, pieces=self.pieces, freeze=freeze, backend=self.backend
             )
@@ -107,11 +106,6 @@ class Subject:
             return False
         word = word_of(self.recipe, self.scheme, all_letters(self.recipe, self.pieces))
         return not {*self.recipe.accepted} <= {*word.letters}
-
-    @property
-    def proposes(self) -> bool:
-        """Whether a jump is a proposal, which has no law without its acceptance."""
-        return any(isinstance(jump, Jump) and jump.proposed for jump in self.recipe.jumps.values())
 
     @cached_property
     def live(self) -> Step:
