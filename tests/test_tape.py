@@ -1,7 +1,10 @@
 """Energies played from tapes: the draws have the same bits, and what a tape would freeze is called as it is written."""
 
+import contextvars
 import random
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import HalfNormal, MultivariateNormal, Normal
@@ -84,12 +87,13 @@ def test_draws_by_a_tape_have_the_bits_of_those_without(energy, settings, nothin
 
 def test_a_run_from_a_tape_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     """With the bits of the steps before, whose U was called."""
-    left = [10**6]
+    left = [0]
 
     def fragile(theta):
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
+        if left[0]:
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
         return bowl(theta)
 
     given = dict(init=torch.zeros(3), checkpoint=samplers.checkpoints.Folder(tmp_path, every=0))
@@ -115,13 +119,16 @@ class Counting:
         return bowl(theta) * (1 + self.grows * self.calls)
 
 
-def test_an_energy_that_counts_its_calls_and_one_that_reads_the_count():
-    """The count itself is of the calls that were made; by its value U is another function at each call."""
-    assert Traced.by_tape.fget(called(Counting(0))) == "U is played from a tape"
-    growing = Traced(Counting(1e-5))
-    slopes = [growing.jet(points(0), orders=ORDERS).slope for _ in range(2 * tape.CALLS)]
-    assert growing.by_tape == "no tape of U: its numbers differ"
-    assert all((later.abs() > before.abs()).all() for before, later in zip(slopes, slopes[1:]))
+@pytest.mark.parametrize("grows", [0, 1e-5])
+def test_an_energy_that_counts_its_calls_is_called(grows):
+    """By the count in its value U is another function at each call."""
+    energy = Counting(grows)
+    potential = Traced(energy)
+    slopes = [potential.jet(points(0), orders=ORDERS).slope for _ in range(5 * tape.CALLS)]
+    reason = "its numbers differ" if grows else "what it reads changes (Counting)"
+    assert potential.by_tape == f"no tape of U: {reason}"
+    steps = [(later - before).abs().min() for before, later in zip(slopes, slopes[1:])]
+    assert all((step > 0) == (grows > 0) for step in steps)
 
 
 def test_a_branch_on_a_value_is_taken_anew():
@@ -195,12 +202,111 @@ def test_a_number_read_out_of_a_tensor_that_changes_is_read_anew():
     assert potential.by_tape == "no tape of U: it reads a number out of a tensor"
 
 
-def test_an_energy_that_becomes_another_one_is_found_and_called_from_there_on():
-    power = {"of two": 2}
-    potential = Traced(lambda theta: theta.pow(power["of two"]).sum())
+FACTOR = 1.0
+
+
+class Scaled:
+    """A bowl by factors that stand where Python keeps numbers."""
+
+    __slots__ = ("slot", "__dict__")
+    of_class = 1.0
+
+    def __init__(self):
+        self.slot = self.attribute = 1.0
+        self.items, self.tensor, self.array = [1.0], torch.ones(3), np.ones(3)
+        self.kept = {"item": FrozenFactor(1.0)}
+        self.variable = factor_of(1.0)
+
+    def __call__(self, theta):
+        numbers = self.slot * self.attribute * self.items[0] * self.of_class * FACTOR * self.kept["item"].number
+        return (theta * self.tensor * torch.tensor(self.array, dtype=theta.dtype)).sum() * numbers * self.variable()
+
+
+@dataclass(frozen=True)
+class FrozenFactor:
+    number: float
+
+
+def factor_of(number):
+    def factor(set_to=None):
+        nonlocal number
+        number = set_to or number
+        return number
+
+    return factor
+
+
+def set_data(energy):
+    energy.tensor.data = torch.full((3,), 3.0)
+
+
+def set_function(energy):
+    energy.variable.__defaults__ = (3.0,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda energy: setattr(energy, "slot", 3.0),
+        lambda energy: setattr(energy, "attribute", 3.0),
+        lambda energy: energy.items.__setitem__(0, 3.0),
+        lambda energy: energy.kept.update(item=FrozenFactor(3.0)),
+        lambda energy: setattr(energy, "tensor", torch.full((3,), 3.0)),
+        lambda energy: energy.array.fill(3.0),
+        lambda energy: energy.variable(3.0),
+        lambda energy: setattr(Scaled, "of_class", 3.0),
+        lambda energy: globals().__setitem__("FACTOR", 3.0),
+        set_data,
+        set_function,
+    ],
+    ids="slot attribute item nested tensor numpy variable class global data default".split(),
+)
+def test_a_tape_ends_where_the_energy_reads_another_number(change, monkeypatch):
+    """At that call; another tape is made later."""
+    monkeypatch.setattr(Scaled, "of_class", 1.0)
+    monkeypatch.setitem(globals(), "FACTOR", 1.0)
+    energy = Scaled()
+    potential = called(energy, 2 * tape.CALLS)
+    assert potential.by_tape == "U is played from a tape"
+    change(energy)
+    assert torch.allclose(potential.jet(points(0), orders=ORDERS).slope, torch.tensor(3.0))
+    assert potential.by_tape == ""
+    for k in range(tape.CALLS):
+        assert torch.allclose(potential.jet(points(k), orders=ORDERS).slope, torch.tensor(3.0))
+    assert potential.by_tape == "U is played from a tape"
+
+
+def test_an_energy_whose_numbers_change_again_and_again_is_called():
+    energy = Scaled()
+    potential = Traced(energy)
+    for k in range(6 * tape.CALLS):
+        energy.attribute = float(1 + k // tape.CALLS)
+        assert torch.allclose(potential.jet(points(k), orders=ORDERS).slope, torch.tensor(energy.attribute))
+    assert potential.by_tape == "no tape of U: what it reads changes (Scaled)"
+
+
+def test_an_energy_by_a_long_array_of_numpy_has_no_tape():
+    """Comparing so many numbers at each call would take longer than the tape saves."""
+    array = np.ones(10_000)
+    assert "array of numpy" in called(lambda x: bowl(x) + torch.tensor(array).sum(), 2 * tape.CALLS).by_tape
+
+
+def test_other_default_dtypes_have_other_tapes():
+    potential = called(lambda theta: bowl(theta + torch.zeros(3)), 2 * tape.CALLS)
+    assert potential.by_tape == "U is played from a tape"
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert potential.jet(points(0).float(), orders=ORDERS).value.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_an_energy_that_changes_out_of_sight_is_found_and_called_from_there_on():
+    power = contextvars.ContextVar("power", default=2)
+    potential = Traced(lambda theta: theta.pow(power.get()).sum())
     for k in range(2 * tape.CALLS):
         potential.jet(points(k), orders=ORDERS)
-    power["of two"] = 4
+    power.set(4)
     with pytest.warns(RuntimeWarning, match="its gradient at a state is another one than before"):
         for k in range(tape.EVERY):
             potential.jet(points(k), orders=ORDERS)

@@ -13,11 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from recipe.errors import warn
 
 from .vectorised import OF_STATES, first_line
+from .watch import Watch
 
 CALLS = 64  # of one form, before a tape is made: it costs about twenty
 FORMS = 8  # of arguments that have tapes, at most
-TRIES = 4  # to make a tape, which an error at some states prevents
-FIRST, EVERY = 3, 256  # calls beside a tape: the first ones, and one of so many
+TRIES = 4  # to make a tape, which an error at some states, or a change of what U reads, prevents
+FIRST, EVERY = 3, 256  # calls beside a tape: the first ones, those by powers of two, and one of so many
 
 BURNT = {  # tags of operations whose result another call may not share
     torch.Tag.data_dependent_output: "it reads a number out of a tensor",
@@ -30,21 +31,23 @@ class Tapes:
     """Tapes of one function of tensors, by the form of its arguments: shapes, strides and dtypes.
 
     A tape has the operations of one call, and reads tensors of a closure where they are, so that changes in place
-    count. Other calls have the same bits, as long as the function is one of its arguments and of such tensors. No tape
-    is made of operations whose result would be frozen, as `item()` and random numbers. One call in `EVERY` is made
-    beside the tape; where a bit differs, the function is called from there on, with a warning. `refusal`: the reason
-    why there is none.
+    count. What else the function `of` reads is watched: a change of it ends the tape. No tape is made of operations
+    whose result would be frozen, as `item()` and random numbers. Some calls are made beside the tape; where a bit
+    differs, the function is called from there on, with a warning. `refusal`: the reason why there is none.
 
-    >>> tapes, function = Tapes(), lambda x: (x.sin(),)
+    >>> function = lambda x: (x.sin(),)
+    >>> tapes = Tapes(function)
     >>> all(bool(tapes(function, function, x)[0] == x.sin()) for x in torch.rand(2 * CALLS))
     True
     >>> tapes.are_played
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, of: Callable) -> None:
+        self.of = of
         self.calls: Counter[tuple] = Counter()
         self.tapes: dict[tuple, Tape] = {}
+        self.watch: Watch | None = None
         self.failures = 0
         self.refusal = ""
 
@@ -60,7 +63,9 @@ class Tapes:
         leaves, spec = _flat(arguments)
         if not all(_is_plain(x) for x in leaves):
             return function(*arguments)
-        form = (spec, *((x.shape, x.stride(), x.dtype) for x in leaves))
+        form = (spec, torch.get_default_dtype(), *((x.shape, x.stride(), x.dtype) for x in leaves))
+        if self.watch is not None and (change := self.watch.change):
+            self._end(f"what it reads changes ({change})")
         self.calls[form] += 1
         count = self.calls[form] - CALLS
         tape = self.tapes.get(form)
@@ -73,7 +78,7 @@ class Tapes:
             played = tape(leaves)
         except OF_STATES:  # raised at some states, as by a matrix that is not positive
             return function(*arguments)
-        if count > FIRST and count % EVERY:
+        if count > FIRST and count % EVERY and count & (count - 1):
             return played
         result = function(*arguments)
         if not _same(played, result):
@@ -88,6 +93,9 @@ class Tapes:
     def _record(self, form: tuple, pure: Callable, arguments: tuple, result: Any) -> None:
         """Makes the tape of a form, or sets the reason why there is none; `result`: that of the function."""
         try:
+            self.watch = self.watch or Watch(self.of)
+            if self.watch.refusal:
+                raise NotRecorded(self.watch.refusal)
             tape = Tape(pure, arguments)
             if _same(tape(tree_leaves(arguments)), result):
                 self.tapes[form] = tape
@@ -97,9 +105,19 @@ class Tapes:
             self.refusal = str(error)
         except Exception as error:  # raised by the function, at these states perhaps, or by the interpreter
             self.calls[form] = 0
-            self.failures += 1
-            if self.failures == TRIES:
-                self.refusal = f"{type(error).__name__}: {first_line(error)}"
+            self._fail(f"{type(error).__name__}: {first_line(error)}")
+
+    def _end(self, reason: str) -> None:
+        """Ends all tapes; others are made after as many calls as at first."""
+        self.tapes.clear()
+        self.calls.clear()
+        self.watch = None
+        self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        self.failures += 1
+        if self.failures == TRIES:
+            self.refusal = reason
 
 
 class Tape:
@@ -252,8 +270,9 @@ def _is_plain(x: Any) -> bool:
 
 
 def _is_observed() -> bool:
-    """Whether a transform of torch.func, or a mode, sees the operations."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack() > 0
+    """Whether a transform of torch.func, a mode or autocast sees the operations."""
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return is_transformed or torch._C._len_torch_dispatch_stack() > 0 or torch.is_autocast_enabled("cpu")
 
 
 def _same(one: Any, other: Any) -> bool:

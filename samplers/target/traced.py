@@ -39,7 +39,7 @@ class Traced:
         self.function = function
         self.reads_data = reads_data
         self.of_all = Vectorised(function, in_turn=in_turn)
-        self.tapes = {per_chain: Tapes() for per_chain in (False, True)}
+        self.tapes = {per_chain: Tapes(function) for per_chain in (False, True)}
 
     def __call__(self, z: Any, *batch: Any) -> torch.Tensor:
         """U of one chain."""

@@ -1,0 +1,158 @@
+"""Watches: whether what a function of Python reads beside its arguments is what it was."""
+
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import sympy as sp
+import torch
+
+OBJECTS = 20_000  # of a watch, at most
+BYTES = 2**14  # of an array of numpy, at most
+CONSTANT = (bool, int, float, complex, str, bytes, CodeType, ModuleType, sp.Basic)
+OWN = ("recipe", "integrators", "samplers")  # packages whose globals stay, as those of other libraries do
+Read = Callable[[], Iterable[Any]]
+
+
+class Watch:
+    """The objects that a function reaches by its closure, by globals that it names, by attributes and by items.
+
+    Tensors may be changed in place: another tensor, or other memory of the same one, is a change. Libraries are taken
+    to stay as they are. `refusal`: the reason why a function cannot be watched, empty if it can.
+
+    >>> scales = [2.0]
+    >>> watch = Watch(partial(lambda scales, x: x * scales[0], scales))
+    >>> watch.change
+    ''
+    >>> scales[0] = 3.0
+    >>> watch.change
+    'list'
+    """
+
+    def __init__(self, function: Callable) -> None:
+        self.places: list[tuple[Any, Read, list[Any], list[int]]] = []
+        self.values: list[tuple[Any, Any]] = []
+        self.refusal = ""
+        reached: dict[int, Any] = {}
+        left: list[Any] = [function]
+        while left:
+            one = left.pop()
+            if isinstance(one, CONSTANT) or id(one) in reached:
+                continue
+            reached[id(one)] = one
+            if isinstance(one, (torch.Tensor, np.ndarray)):
+                self.values.append((one, _value(one)))
+                if isinstance(one, np.ndarray) and one.nbytes > BYTES:
+                    self.refusal = f"it reads an array of numpy of {one.nbytes} bytes, whose changes would be missed"
+            left += _fixed(one)
+            for read in _reads(one):
+                objects = list(read())
+                self.places.append((one, read, objects, [*map(id, objects)]))
+                left += objects
+            if len(left) + len(reached) > OBJECTS:
+                self.refusal = f"it reaches more than {OBJECTS} objects of Python"
+                return
+
+    @property
+    def change(self) -> str:
+        """The type of an object that holds others than at the start, or is another array; empty if there is none."""
+        for one, read, objects, ids in self.places:
+            if [*map(id, read())] != ids and not _are_equal([*read()], objects):
+                return type(one).__name__
+        return next((type(one).__name__ for one, value in self.values if _value(one) != value), "")
+
+
+def _are_equal(some: list[Any], others: list[Any]) -> bool:
+    """Whether objects are the same ones, or equal constants."""
+    return len(some) == len(others) and all(
+        x is y or (type(x) is type(y) and isinstance(x, CONSTANT) and x == y) for x, y in zip(some, others)
+    )
+
+
+def _value(array: torch.Tensor | np.ndarray) -> tuple:
+    """What may not change: the memory of a tensor, the numbers of an array of numpy."""
+    if isinstance(array, np.ndarray):
+        return array.shape, array.tobytes()
+    return array.shape, array.data_ptr() if array.layout is torch.strided else 0
+
+
+def _fixed(one: Any) -> Iterable[Any]:
+    """The objects of which an object is made for good."""
+    if isinstance(one, (tuple, frozenset)):
+        yield from one
+    elif isinstance(one, MethodType):
+        yield from (one.__self__, one.__func__)
+    elif isinstance(one, partial):
+        yield from (one.func, *one.args, *one.keywords.values())
+    elif isinstance(one, property):
+        yield one.fget
+    elif isinstance(one, (classmethod, staticmethod)):
+        yield one.__func__
+    elif isinstance(one, type):
+        yield from () if _is_library(one.__module__) else one.__bases__
+    elif not _is_library(type(one).__module__):
+        yield type(one)
+
+
+def _reads(one: Any) -> Iterator[Read]:
+    """Functions that list what an object holds and may exchange: its items, attributes and variables."""
+    if isinstance(one, FunctionType):
+        yield from _variables(one)
+    elif isinstance(one, dict):
+        yield one.values
+    elif isinstance(one, (list, set, deque)):
+        yield one.__iter__
+    if isinstance(one, torch.Tensor) or isinstance(one, type) and _is_library(one.__module__):
+        return
+    if hasattr(one, "__dict__") and (vars(one) or not isinstance(one, FunctionType)):
+        yield vars(one).values
+    if not isinstance(one, type):
+        slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
+        if slots:
+            yield lambda: [getattr(one, name, None) for name in slots]
+
+
+def _variables(function: FunctionType) -> Iterator[Read]:
+    """Lists of the variables that a function reads: those of its closure, defaults, and globals that it names."""
+    cells = [cell for cell in function.__closure__ or () if not _is_empty(cell)]
+    if cells:
+        yield lambda: [cell.cell_contents for cell in cells]
+    if function.__defaults__ or function.__kwdefaults__:
+        yield lambda: (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    spaces = [function.__globals__]
+    named = _names(function.__code__)
+    for space in spaces if not _is_library(function.__module__) else ():
+        names = [name for name in named if name in space]
+        modules = [space[name] for name in names if isinstance(space[name], ModuleType)]
+        spaces += [vars(m) for m in modules if not _is_library(m.__name__) and all(vars(m) is not s for s in spaces)]
+        if names:
+            yield partial(map, space.get, names)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names of globals and attributes in a function, and in the functions inside of it."""
+    inner = (_names(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+@cache
+def _is_library(module: str | None) -> bool:
+    """Whether a module is of Python, an installed package or our own."""
+    top = (module or "").partition(".")[0]
+    if top in sys.stdlib_module_names and top != "__main__" or top in OWN:
+        return True
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
