@@ -12,8 +12,10 @@ import numpy as np
 import sympy as sp
 import torch
 
+from integrators.kernels.addresses import starts
+
 OBJECTS = 20_000  # of a watch, at most
-BYTES = 2**14  # of an array of numpy, at most
+BYTES = 2**14  # of arrays of numpy, at most
 CONSTANT = (bool, int, float, complex, str, bytes, CodeType, ModuleType, sp.Basic)
 OWN = ("recipe", "integrators", "samplers")  # packages whose globals stay, as those of other libraries do
 Read = Callable[[], Iterable[Any]]
@@ -36,7 +38,8 @@ class Watch:
 
     def __init__(self, function: Callable) -> None:
         self.places: list[tuple[Any, Read, list[Any], list[int]]] = []
-        self.values: list[tuple[Any, Any]] = []
+        self.arrays: list[np.ndarray] = []
+        self.tensors: list[torch.Tensor] = []
         self.refusal = ""
         reached: dict[int, Any] = {}
         left: list[Any] = [function]
@@ -45,10 +48,10 @@ class Watch:
             if isinstance(one, CONSTANT) or id(one) in reached:
                 continue
             reached[id(one)] = one
-            if isinstance(one, (torch.Tensor, np.ndarray)):
-                self.values.append((one, _value(one)))
-                if isinstance(one, np.ndarray) and one.nbytes > BYTES:
-                    self.refusal = f"it reads an array of numpy of {one.nbytes} bytes, whose changes would be missed"
+            if isinstance(one, torch.Tensor) and one.layout is torch.strided:
+                self.tensors.append(one)
+            elif isinstance(one, np.ndarray):
+                self.arrays.append(one)
             left += _fixed(one)
             for read in _reads(one):
                 objects = list(read())
@@ -57,6 +60,9 @@ class Watch:
             if len(left) + len(reached) > OBJECTS:
                 self.refusal = f"it reaches more than {OBJECTS} objects of Python"
                 return
+        if sum(array.nbytes for array in self.arrays) > BYTES:
+            self.refusal = f"it reads arrays of numpy of more than {BYTES} bytes, which may change unseen"
+        self.numbers, self.memory = self._numbers(), self._memory()
 
     @property
     def change(self) -> str:
@@ -64,7 +70,17 @@ class Watch:
         for one, read, objects, ids in self.places:
             if [*map(id, read())] != ids and not _are_equal([*read()], objects):
                 return type(one).__name__
-        return next((type(one).__name__ for one, value in self.values if _value(one) != value), "")
+        if self._memory() != self.memory:
+            return "Tensor"
+        return "ndarray" if self._numbers() != self.numbers else ""
+
+    def _memory(self) -> list[Any]:
+        """Where tensors are, and their shapes."""
+        return [*starts(self.tensors), *(one.shape for one in self.tensors)]
+
+    def _numbers(self) -> list[Any]:
+        """The numbers of arrays."""
+        return [(one.shape, one.tobytes()) for one in self.arrays]
 
 
 def _are_equal(some: list[Any], others: list[Any]) -> bool:
@@ -72,13 +88,6 @@ def _are_equal(some: list[Any], others: list[Any]) -> bool:
     return len(some) == len(others) and all(
         x is y or (type(x) is type(y) and isinstance(x, CONSTANT) and x == y) for x, y in zip(some, others)
     )
-
-
-def _value(array: torch.Tensor | np.ndarray) -> tuple:
-    """What may not change: the memory of a tensor, the numbers of an array of numpy."""
-    if isinstance(array, np.ndarray):
-        return array.shape, array.tobytes()
-    return array.shape, array.data_ptr() if array.layout is torch.strided else 0
 
 
 def _fixed(one: Any) -> Iterable[Any]:
