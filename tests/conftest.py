@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import devices  # noqa: F401, says whether Triton interprets
+import numpy as np
 import optional
 import pytest
 import torch
@@ -73,6 +74,20 @@ def study(papers, tmp_path):
     from study import Scale, Study
 
     return Study(tmp_path, scale=Scale.QUICK)
+
+
+@pytest.fixture
+def pixels(study, tmp_path):
+    """Images of noise in the format of the exact ones."""
+    random = np.random.RandomState(0)
+    (tmp_path / "cifar10").mkdir()
+    arrays = {}
+    for part, rows in (("train", 48), ("test", 20)):
+        arrays[f"X_{part}"] = random.randint(0, 256, (rows, 32, 32, 3)).astype(np.uint8)
+        arrays[f"y_{part}"] = random.randint(0, 10, rows).astype(np.uint8)
+    np.savez(tmp_path / "cifar10" / "cifar10_lossless_4k_1k.npz", **arrays)
+    study.data = tmp_path
+    return study
 
 
 HEADERS = """#include <cmath>

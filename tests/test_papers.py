@@ -61,6 +61,24 @@ def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study)
     assert study.seconds == first >= 0.02
 
 
+def test_the_seconds_of_a_result_within_another_are_in_those_of_the_other(study):
+    """The sum is the same whether the results are computed or read."""
+    import time
+
+    from study import Study
+
+    def slow(study, within):
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        return study.result(slow, within=False) if within else {}
+
+    study.result(slow, within=True)
+    again = Study(*study.place)
+    again.result(slow, within=True)
+    assert study.seconds == again.seconds >= 0.04
+
+
 def test_a_scratch_folder_goes_with_the_result(study):
     def begun(study, x, y=0):
         if y:

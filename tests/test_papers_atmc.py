@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -96,20 +95,6 @@ def test_an_estimate_of_a_cycle_is_of_its_last_state(study):
 
 
 # ---- CIFAR-10
-
-
-@pytest.fixture
-def pixels(study, tmp_path):
-    """Images of noise in the format of the exact ones."""
-    random = np.random.RandomState(0)
-    (tmp_path / "cifar10").mkdir()
-    arrays = {}
-    for part, rows in (("train", 48), ("test", 20)):
-        arrays[f"X_{part}"] = random.randint(0, 256, (rows, 32, 32, 3)).astype(np.uint8)
-        arrays[f"y_{part}"] = random.randint(0, 10, rows).astype(np.uint8)
-    np.savez(tmp_path / "cifar10" / "cifar10_lossless_4k_1k.npz", **arrays)
-    study.data = tmp_path
-    return study
 
 
 @pytest.mark.slow

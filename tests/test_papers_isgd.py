@@ -154,6 +154,49 @@ def test_a_run_of_lenet_that_diverges_is_not_a_number(digits_for_letters):
     assert result["draws"] == 0 and math.isnan(result["nll"])
 
 
+def test_each_draw_of_swag_has_its_own_running_averages_of_all_images(pixels, monkeypatch):
+    import isgd_cifar
+
+    seen = []
+
+    def update(batches, network):
+        seen.append((len(torch.cat(batches)), float(next(network.parameters()).detach().sum())))
+
+    monkeypatch.setattr(isgd_cifar, "update_bn", update)
+    size = {"epochs": 1, "size": (8, 2), "draws": 3, "apart": 1, "rows": None, "full": False}
+    isgd_cifar.run(pixels, "SWAG", seed=0, decay=0.0, lr=0.01, **size)
+    assert [rows for rows, _ in seen] == [48] * 3 and len({own for _, own in seen}) == 3
+
+
+@pytest.mark.parametrize(("nll", "verdict"), [(1.72, "not decided here"), (1.68, "reproduced")])
+def test_averages_that_are_less_certain_need_not_be_better(papers, nll, verdict):
+    """Their entropy is above that of the baseline in both; whether they are better is the NLL's, which is told."""
+    import isgd_cifar
+
+    def results(nll, entropy):
+        return [{"nll": nll + k / 1000, "H0": entropy, "accuracy": 0.34} for k in range(3)]
+
+    table = dict.fromkeys(("i-SGD", "SGHMC"), results(nll, 1.85)) | dict.fromkeys(
+        ("baseline", "VSGD"), results(1.70, 1.79)
+    )
+    better, *_, uncertain = isgd_cifar.claims_of(table)
+    assert (better.verdict.value, uncertain.verdict.value) == (verdict, "reproduced")
+    assert f"1.701 theirs is {nll + 0.001:.3f}" in uncertain.why
+
+
+def test_columns_that_are_not_printed_stand_behind_a_semicolon(papers):
+    import isgd_lenet
+
+    results = [{"accuracy": 0.99, "nll": 0.05, "auroc": 0.9}, {"accuracy": 0.97, "nll": 0.07, "auroc": 0.9}]
+    row = isgd_lenet.row("R", results, (98.4, 0.1), {"nll": "NLL", "auroc": "AUROC"})
+    assert row.cells[:3] == (
+        "R: accuracy, NLL; AUROC",
+        "98.40 %, 0.100",
+        "98.00 +- 1.41 %, 0.060 +- 0.014; 0.900 +- 0.000",
+    )
+    assert row.found and not isgd_lenet.row("R", results, (98.6, 0.1), {"nll": "NLL"}).found
+
+
 def test_a_layer_is_a_group_of_its_own_within_blocks_too(papers):
     from networks import layers_of, lenet, residual
 

@@ -136,9 +136,11 @@ class Study:
     def _computed(self, path: Path, function: Callable[..., dict], settings: dict) -> dict:
         """Compute a result and keep it; the checkpoints on the way go."""
         outer, self._folders = self._folders, []
+        others = self.seconds
         try:
             began = time.process_time()
             value = function(self, **settings)
+            self.seconds = others  # a result that this one is made of has its seconds in those of this one
             kept = {"settings": settings, "seconds": round(time.process_time() - began, 3), "value": value}
             self._write(path, json.dumps(kept, allow_nan=True))
             for folder in self._folders:
