@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sympy import Abs, Dummy, Expr, Piecewise, Rational, S, exp, expand, sqrt, sympify
 
 from recipe.errors import RecipeError
+from recipe.spheres import project
 from recipe.symbols import Block, Crossing, Partial, Total, masked, temperature, total
 from recipe.symbols import duration as t
 
@@ -18,8 +19,19 @@ from .variates import Normal, Time, Uniform, Variate
 
 
 def euler(piece: Subsystem) -> Solution:
-    """x' = x + t f(x) + sqrt(2 t D(x)) N  (Euler-Maruyama)."""
-    return brownian(piece, piece.drift)
+    """x' = x + t f(x) + sqrt(2 t D(x)) N  (Euler-Maruyama); of u on a sphere, with d P in D and P f its drift along it,
+
+        u' ~ u/sqrt(1 + (n + 2) T d t) + t P f + sqrt(2 T d t) P N
+
+    Scaled to the sphere, this has the means of Brownian motion up to t^2, whose drift -(n - 1) T d u the scaling makes.
+    """
+    on_spheres = [b for b in piece.moving if b.domain.is_sphere]
+    along = {u: expand(project(u)(piece.drift.get(u, S.Zero))) for u in on_spheres}
+    updates, draws = brownian(piece, {**piece.drift, **along})
+    for u in on_spheres:
+        spread = temperature * piece.diffusion.get((u, u), S.Zero) / project(u) * t
+        updates[u] += u / sqrt(1 + (total(1) + 2) * spread) - u
+    return updates, draws
 
 
 def reflected(piece: Subsystem) -> Solution:
