@@ -10,7 +10,7 @@ from sympy import Expr, S, Symbol, lambdify
 from recipe import Recipe
 from recipe.algebra import entries
 from recipe.arguments import check_names, number
-from recipe.certificate.definite import couples_sites, least_eigenvalue, minimum_eigenvalue
+from recipe.certificate.definite import reads_other_sites, least_eigenvalue, minimum_eigenvalue
 from recipe.errors import RecipeError
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T
@@ -59,7 +59,7 @@ def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mappin
 
         per_site |= operator_checks.eigenvalues_of(recipe, values)
     fixed = {**values, **per_site, T: temperature, step_size: h}
-    if couples_sites(recipe.D) and not entries(recipe.supplied):
+    if reads_other_sites(recipe.D) and not entries(recipe.supplied):
         value, where = least_eigenvalue(recipe, points=POINTS, fixed=fixed)
     else:
         value, where = minimum_eigenvalue(T * recipe.D - recipe.supplied, points=POINTS, fixed=fixed)

@@ -22,7 +22,7 @@ OTHERS = Dummy("n - 1", positive=True)
 ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts as 0
 
 
-def couples_sites(A: ImmutableMatrix) -> bool:
+def reads_other_sites(A: ImmutableMatrix) -> bool:
     """Whether an entry reads a total over sites, other than their number, or an outer product."""
     return any(
         isinstance(t, Outer) or t.integrand is not S.One for e in entries(A).values() for t in e.atoms(Total, Outer)
@@ -38,7 +38,7 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     D = recipe.D.xreplace({temperature: S.One})
     if recipe.spheres:
         D = D.xreplace({Total(S.One): 1 + OTHERS})
-    if not couples_sites(D) or _is_nonnegative(D):
+    if not reads_other_sites(D) or _is_nonnegative(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
     values = {s.name: x for s, x in (fixed or {}).items() if isinstance(x, (int, float))}
     return min(minimum_eigenvalue(written_out(recipe, sites, values=values).D, points=points) for sites in (2, 3))
