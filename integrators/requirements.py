@@ -10,7 +10,7 @@ from sympy import Expr, S, Symbol, lambdify
 from recipe import Recipe
 from recipe.algebra import entries
 from recipe.arguments import check_names, number
-from recipe.certificate.definite import reads_other_sites, least_eigenvalue, minimum_eigenvalue
+from recipe.certificate.definite import least_eigenvalue, minimum_eigenvalue, reads_other_sites
 from recipe.errors import RecipeError
 from recipe.symbols import Parameter, duration, step_size
 from recipe.symbols import temperature as T

@@ -276,6 +276,25 @@ def test_a_tape_ends_where_the_energy_reads_another_number(change, monkeypatch):
     assert potential.by_tape == "U is played from a tape"
 
 
+@pytest.mark.parametrize("change", ["hook", "number", "weight", "layer"])
+def test_a_tape_ends_where_a_module_is_changed(change):
+    """Its hooks, modes and tensors are in dictionaries, most of which are empty."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.LayerNorm(3))
+    potential = called(lambda theta: net(theta[None]).square().sum(), 2 * tape.CALLS, chains=1)
+    assert potential.by_tape == "U is played from a tape"
+    if change == "hook":
+        net[1].register_forward_hook(lambda module, given, made: 2 * made)
+    elif change == "number":
+        net[2].eps = 0.5
+    elif change == "weight":
+        net[0].weight = torch.nn.Parameter(torch.eye(3))
+    else:
+        net[1] = torch.nn.Identity()
+    jet = potential.jet(points(0, 1), orders=ORDERS)
+    torch.testing.assert_close(jet.value, net(points(0, 1)).square().sum()[None])
+    assert potential.by_tape == ""
+
+
 def test_an_energy_whose_numbers_change_again_and_again_is_called():
     energy = Scaled()
     potential = Traced(energy)

@@ -2,7 +2,7 @@
 
 import sys
 import sysconfig
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -18,6 +18,7 @@ OBJECTS = 20_000  # of a watch, at most
 BYTES = 2**14  # of arrays of numpy, at most
 CONSTANT = (bool, int, float, complex, str, bytes, CodeType, ModuleType, sp.Basic)
 OWN = ("recipe", "integrators", "samplers")  # packages whose globals stay, as those of other libraries do
+EMPTY = (dict, OrderedDict, set)  # of hooks of torch's modules, a dozen each
 Read = Callable[[], Iterable[Any]]
 
 
@@ -118,7 +119,9 @@ def _reads(one: Any) -> Iterator[Read]:
         yield one.__iter__
     if isinstance(one, torch.Tensor) or isinstance(one, type) and _is_library(one.__module__):
         return
-    if hasattr(one, "__dict__") and (vars(one) or not isinstance(one, FunctionType)):
+    if isinstance(one, torch.nn.Module):
+        yield lambda: [x for x in vars(one).values() if type(x) not in EMPTY or x]
+    elif hasattr(one, "__dict__") and (vars(one) or not _is_library(type(one).__module__)):
         yield vars(one).values
     if not isinstance(one, type):
         slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
