@@ -116,6 +116,5 @@ EXPERIMENT = Experiment(
     claims,
     files=[EXACT],
     full_files=[LOSSY],
-    minutes=5,
     seeds="3 seeds",
 )

@@ -391,7 +391,6 @@ EXPERIMENT = Experiment(
     "ATMC (Heek & Kalchbrenner 2019), Table 1 and Figure 2: CIFAR-10",
     claims,
     files=[EXACT],
-    minutes=30,
     seeds="3 seeds",
     full_files=[LOSSY],
 )

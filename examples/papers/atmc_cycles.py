@@ -149,6 +149,5 @@ EXPERIMENT = Experiment(
     "atmc-cycles",
     "ATMC (Heek & Kalchbrenner 2019), section 2.6: cycles of the step size",
     claims,
-    minutes=6,
     seeds="300 chains",
 )

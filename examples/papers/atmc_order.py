@@ -304,6 +304,5 @@ EXPERIMENT = Experiment(
     "atmc-order",
     "ATMC (Heek & Kalchbrenner 2019), sections 2.4 and 2.5: the integrator",
     claims,
-    minutes=10,
     seeds="one-step defects, computed; 1000 to 40000 chains",
 )

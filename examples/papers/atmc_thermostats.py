@@ -335,6 +335,5 @@ EXPERIMENT = Experiment(
     "atmc-thermostats",
     "ATMC (Heek & Kalchbrenner 2019), sections 2.2 and 2.3: an unknown V_g, and the least friction",
     claims,
-    minutes=8,
     seeds="200 chains",
 )

@@ -392,5 +392,5 @@ def of_mixing(result: dict) -> Claim:
 
 
 EXPERIMENT = Experiment(
-    "coefficients", "Local learning coefficients with exact answers", claims, minutes=10, seeds=f"{CHAINS} chains"
+    "coefficients", "Local learning coefficients with exact answers", claims, seeds=f"{CHAINS} chains"
 )

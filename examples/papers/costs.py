@@ -223,4 +223,4 @@ def claims_of(times: Times) -> list[Claim]:
     ]
 
 
-EXPERIMENT = Experiment("costs", "What a step costs: pSGLD, i-SGD, ATMC", claims, minutes=1, seeds="15 rounds")
+EXPERIMENT = Experiment("costs", "What a step costs: pSGLD, i-SGD, ATMC", claims, seeds="15 rounds")

@@ -264,6 +264,5 @@ EXPERIMENT = Experiment(
     "i-SGD (Franzese et al. 2021), Corollary 1: a normal, and logistic regression beside HMC",
     claims,
     files=(FILE,),
-    minutes=8,
     seeds="400 chains on the normal, 100 chains on the regression beside 4 chains of HMC",
 )

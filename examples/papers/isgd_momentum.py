@@ -94,6 +94,5 @@ EXPERIMENT = Experiment(
     "isgd-momentum",
     "i-SGD (Franzese et al. 2021), Theorem 2: noisy SGD with momentum, and its update",
     claims,
-    minutes=1,
     seeds="a certificate and closed forms, computed",
 )

@@ -356,6 +356,5 @@ EXPERIMENT = Experiment(
     "i-SGD (Franzese et al. 2021), Tables 1 and 2: UCI regression",
     claims,
     files=[f"uci-regression/{name}.npz" for name in SETS],
-    minutes=40,
     seeds="10 splits, 5 splits of protein",
 )

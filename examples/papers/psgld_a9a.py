@@ -159,6 +159,5 @@ EXPERIMENT = Experiment(
     "pSGLD (Li, Chen, Carlson & Carin 2016), Table 1 and Figure 3: a9a",
     claims,
     files=["a9a/a9a.npz"],
-    minutes=2,
     seeds="3 seeds",
 )

@@ -237,6 +237,5 @@ EXPERIMENT = Experiment(
     "pSGLD (Li, Chen, Carlson & Carin 2016), Figure 2: Australian credit",
     claims,
     files=["logistic/australian.npz"],
-    minutes=6,
     seeds="200 chains at equal bias, 50 chains from one start",
 )

@@ -68,6 +68,5 @@ EXPERIMENT = Experiment(
     "pSGLD (Li, Chen, Carlson & Carin 2016), Table 3: MNIST, convolutional",
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
-    minutes=25,
     seeds="one seed",
 )

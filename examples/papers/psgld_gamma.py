@@ -126,6 +126,5 @@ EXPERIMENT = Experiment(
     "psgld-gamma",
     "pSGLD (Li, Chen, Carlson & Carin 2016), Corollary 2: Gamma on a quartic",
     claims,
-    minutes=2,
     seeds="2000 chains",
 )

@@ -201,6 +201,5 @@ EXPERIMENT = Experiment(
     "psgld-gaussian",
     "pSGLD (Li, Chen, Carlson & Carin 2016), Figure 1: N(0, diag(.16, 1))",
     claims,
-    minutes=1,
     seeds="2000 chains",
 )

@@ -287,6 +287,5 @@ EXPERIMENT = Experiment(
     "pSGLD (Li, Chen, Carlson & Carin 2016), Table 2 and Figure 4: MNIST, fully connected",
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
-    minutes=45,
     seeds="3 seeds",
 )

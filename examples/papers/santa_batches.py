@@ -93,6 +93,5 @@ EXPERIMENT = Experiment(
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), RMSprop on JSB chorales by the size of a batch",
     claims,
     files=["polymusic/jsb.npz"],
-    minutes=5,
     seeds="3 seeds",
 )

@@ -266,6 +266,5 @@ EXPERIMENT = Experiment(
     "santa-double-well",
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), the illustration of annealing",
     claims,
-    minutes=2,
     seeds="1000 chains that cross, 2000 chains of the law, 20000 chains of steps of Euler",
 )

@@ -337,6 +337,5 @@ EXPERIMENT = Experiment(
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), test error on MNIST, FNN-400",
     claims,
     files=[f"mnist/{name}" for name in IDX_FILES],
-    minutes=35,
     seeds="3 seeds",
 )

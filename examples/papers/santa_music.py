@@ -287,6 +287,5 @@ EXPERIMENT = Experiment(
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), polyphonic music, nats per time step",
     claims,
     files=[f"polymusic/{name}.npz" for name in SETS],
-    minutes=35,
     seeds="one seed",
 )

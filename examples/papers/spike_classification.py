@@ -233,6 +233,5 @@ EXPERIMENT = Experiment(
     "spike-classification",
     "SGLD-SA (Deng, Zhang, Liang & Lin 2019), Table 3: p = 1000, n = 500; test MAE / MSE of the probability",
     claims,
-    minutes=8,
     seeds="5 data sets",
 )

@@ -343,6 +343,5 @@ EXPERIMENT = Experiment(
     "SGHMC-SA (Deng, Zhang, Liang & Lin 2019), Table 2 (network 1, no augmentation) and Figure 3",
     claims,
     files=[f"{data}/{name}" for data in PRINTED for name in IDX_FILES],
-    minutes=45,
     seeds="3 seeds",
 )

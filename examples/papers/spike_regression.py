@@ -342,6 +342,5 @@ EXPERIMENT = Experiment(
     "spike-regression",
     "SGLD-SA (Deng, Zhang, Liang & Lin 2019), Table 1: p = 1000, n = 100; test MAE / MSE",
     claims,
-    minutes=8,
     seeds="5 data sets",
 )

@@ -106,6 +106,5 @@ EXPERIMENT = Experiment(
     "spike-stability",
     "SGHMC-SA (Deng, Zhang, Liang & Lin 2019), eq. (15): where sigma stops",
     claims,
-    minutes=2,
     seeds="2 chains",
 )

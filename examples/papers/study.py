@@ -43,7 +43,7 @@ class Scale(Enum):
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment of a paper: its place there, the files it reads under the data folder, minutes on two cores.
+    """An experiment of a paper: its place there, and the files that it reads under the data folder.
 
     `full_files`: those that it reads beside at the full scale. `seeds`: independent runs at the reduced one, in words.
     """
@@ -52,7 +52,6 @@ class Experiment:
     paper: str
     claims: "Callable[[Study], list[Claim]]"
     files: Sequence[str] = ()
-    minutes: float = 5.0
     full_files: Sequence[str] = ()
     seeds: str = "one seed"
 

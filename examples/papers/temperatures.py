@@ -139,6 +139,5 @@ EXPERIMENT = Experiment(
     "temperatures",
     "At what temperature do you really run? U is the sum over N = 1000 data",
     claims,
-    minutes=2,
     seeds="1000 chains",
 )
