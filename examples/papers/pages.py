@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.md"
 PAGES = HERE / "pages"
 SECTION = re.compile(r"^### ([\w-]+): (.*) \(([\d.]+) min\)\n\n(?:(`make papers.*)\n\n)?((?:\|.*\n)+)", re.M)
-HEADLINE = ("paper", "claim", "verdict", "seeds", "minutes", "experiment")
+TABLES = re.compile(r"(?:^\|.*\n)+", re.M)
 
 
 def page_of(name: str) -> Path:
@@ -70,9 +70,12 @@ def claim(row: list[str]) -> dict[str, str]:
 
 
 def headlines(page: str) -> list[dict[str, str]]:
-    """The rows of the first table of the results; the experiment by its name."""
-    rows = [dict(zip(HEADLINE, row, strict=True)) for row in cells(page.split("\n## ")[0])]
-    return [row | {"experiment": row["experiment"][1:].partition("]")[0]} for row in rows]
+    """The rows of the tables before the lessons, each by the head of its own; the experiment by its name."""
+    found = []
+    for table in TABLES.findall(page.partition("\n## Lessons")[0]):
+        head = table.partition("\n")[0][2:-2].split(" | ")
+        found += [dict(zip(head, row, strict=True)) for row in cells(table)]
+    return [row | {"experiment": row["experiment"][1:].partition("]")[0]} for row in found]
 
 
 def renewed(page: str, table: str) -> str:
