@@ -266,6 +266,5 @@ EXPERIMENT = Experiment(
     "SGHMC-SA (Deng, Zhang, Liang & Lin 2019), Table 2: network 2, augmented images",
     claims,
     files=[f"{data}/{name}" for data in EPOCHS for name in IDX_FILES],
-    minutes=4,
     seeds="3 seeds",
 )
