@@ -279,13 +279,13 @@ def test_a_tape_ends_where_the_energy_reads_another_number(change, monkeypatch):
 @pytest.mark.parametrize("change", ["hook", "number", "weight", "layer"])
 def test_a_tape_ends_where_a_module_is_changed(change):
     """Its hooks, modes and tensors are in dictionaries, most of which are empty."""
-    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.LayerNorm(3))
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.ELU())
     potential = called(lambda theta: net(theta[None]).square().sum(), 2 * tape.CALLS, chains=1)
     assert potential.by_tape == "U is played from a tape"
     if change == "hook":
         net[1].register_forward_hook(lambda module, given, made: 2 * made)
     elif change == "number":
-        net[2].eps = 0.5
+        net[2].alpha = 3.0
     elif change == "weight":
         net[0].weight = torch.nn.Parameter(torch.eye(3))
     else:
