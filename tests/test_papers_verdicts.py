@@ -73,9 +73,12 @@ def test_a_truth_of_numpy_is_a_truth():
     assert claim("FIGURE", numpy.bool_(True)).verdict.value == "reproduced"
 
 
-def test_a_row_of_one_seed_says_so():
-    assert claim("FIGURE", True, seeds=1).cells[2] == "1.72 %; one seed"
-    assert claim("FIGURE", True, seeds=3).cells[2] == "1.72 %"
+@pytest.mark.parametrize("kind", ["FIGURE", "COMPARISON"])
+def test_a_row_of_one_seed_says_so_and_decides_nothing(kind):
+    assert claim(kind, True, seeds=1).cells[2:4] == ("1.72 %; one seed", "not decided here")
+    assert claim(kind, False, seeds=1, elsewhere="at T = 1").cells[3] == "not decided here"
+    assert claim(kind, True, seeds=3).cells[2:4] == ("1.72 %", "reproduced")
+    assert claim("CLOSED_FORM", True, seeds=1).cells[3] == "reproduced"
 
 
 def test_a_trend_over_groups_is_tested_against_the_spread_of_seeds():
@@ -299,7 +302,7 @@ def test_every_verdict_of_the_pages_is_one_of_the_policy_and_a_refutation_has_it
             assert row["verdict"] in words
             assert bool(row["setting"]) == (row["verdict"] == Verdict.ELSEWHERE.value)
             assert row["why"] or row["verdict"] != Verdict.FALSE.value
-            assert "one seed" not in row["here"] or row["verdict"] != Verdict.FALSE.value
+            assert "one seed" not in row["here"] or row["verdict"] == Verdict.UNDECIDED.value
 
 
 def test_the_headlines_have_the_verdicts_the_seeds_the_minutes_and_the_numbers_of_the_tables():

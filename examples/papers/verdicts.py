@@ -3,7 +3,7 @@
 A claim states its kind, whether it is found here, and what stands in the way of a judgement; its verdict follows.
 Only what is proved or computed, with its reason, refutes: a run that is shorter than the paper's, has one seed, or
 leaves a constant of the method open misses a figure without making it false; so does a rival that is better than
-printed.
+printed. A figure that one seed comes near may be luck, too: it decides nothing.
 """
 
 import math
@@ -56,10 +56,10 @@ class Claim:
     @property
     def verdict(self) -> Verdict:
         """What follows from the kind, from what is found, and from what stands in the way."""
+        if self.found is None or self.seeds == 1 and self.kind is not Kind.CLOSED_FORM:
+            return Verdict.UNDECIDED
         if self.found:
             return Verdict.REDUCED if self.reduced else Verdict.REPRODUCED
-        if self.found is None:
-            return Verdict.UNDECIDED
         if self.elsewhere:
             return Verdict.ELSEWHERE
         refutes = self.kind is Kind.CLOSED_FORM and self.why and not self.reduced and not self.free
