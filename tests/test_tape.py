@@ -145,6 +145,38 @@ def test_a_length_by_values_is_taken_anew():
     assert called(trimmed, 2 * tape.CALLS, chains=1).by_tape == "no tape of U: the shape of a tensor depends on values"
 
 
+def lower_triangle():
+    """A mask that no argument has a part in."""
+    return torch.arange(3)[:, None] > torch.arange(3)
+
+
+def test_a_mask_of_constants_is_on_a_tape():
+    """As in a Cholesky factor of correlations."""
+
+    def of_triangle(theta):
+        return (theta[:, None] * theta)[lower_triangle()].sum() + bowl(theta)
+
+    assert called(of_triangle, 2 * tape.CALLS).by_tape == "U is played from a tape"
+
+
+@pytest.mark.parametrize("how", ["compared", "written", "written into a view", "closed over"])
+def test_a_mask_by_values_is_taken_anew(how):
+    outside = torch.ones(3, dtype=torch.bool)
+
+    def masked(theta):
+        mask = outside if how == "closed over" else torch.ones(3, dtype=torch.bool)
+        if how == "compared":
+            mask = theta > 0
+        elif how == "written":
+            mask.logical_and_(theta > 0)
+        elif how == "written into a view":
+            mask[:2].logical_and_(theta[:2] > 0)
+        return theta[mask].exp().sum() + bowl(theta)
+
+    potential = called(masked, 2 * tape.CALLS, chains=1)
+    assert potential.by_tape == "no tape of U: the shape of a tensor depends on values"
+
+
 def test_zeros_of_a_forward_derivative_which_crash_torch_below_a_mode_are_on_no_tape():
     def bent(theta):
         return torch.func.hessian(lambda x: x.pow(4).sum())(theta).sum() + bowl(theta)

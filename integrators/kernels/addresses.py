@@ -181,6 +181,11 @@ def starts(tensors: Iterable[torch.Tensor]) -> list[int]:
     return list(map(torch.Tensor.data_ptr, tensors))
 
 
+def memory(t: torch.Tensor) -> int:
+    """The address of the memory that a tensor shares with its views, for comparison only."""
+    return t.untyped_storage().data_ptr()
+
+
 def check_apart(name: str, read: NamedTensors, written: NamedTensors) -> None:
     """Refuse tensors that share memory, if at least one of them is written."""
     spans = sorted([*_spans(read, False), *_spans(written, True)])

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from integrators.kernels.addresses import memory
 from recipe.errors import warn
 
 from .vectorised import OF_STATES, first_line
@@ -206,6 +207,7 @@ class Recorder(TorchDispatchMode):
         self.slots: dict[int, Slot] = {}
         self.alive: list[torch.Tensor] = []  # so that an id is of one tensor
         self.inputs: dict[Slot, torch.Tensor] = {}
+        self.constants: set[Slot] = set()  # made of no input
         self.operations: list[Operation] = []
         for x in leaves:
             self.slot(x)
@@ -225,17 +227,34 @@ class Recorder(TorchDispatchMode):
         return False  # where True, torch imports its compiler, for a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        own_args, own_kwargs = tree_map_only(torch.Tensor, self.slot, (args, kwargs or {}))
+        one = Operation(func, own_args, own_kwargs, [])
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        of_constants = not is_random and self.constants.issuperset(one.slots)
         for tag, why in BURNT.items():
-            if tag in func.tags and not _indexes_by_numbers(func, args):
+            if tag in func.tags and not (of_constants or self._has_fixed_shape(func, args, own_args)):
                 raise NotRecorded(why)
         if func is torch.ops.aten._efficientzerotensor.default:  # torch crashes where a mode sees work on it
             raise NotRecorded("a forward derivative in it has zeros that torch does not store")
         if not func._schema.returns and func is not torch.ops.aten._linalg_check_errors.default:
             raise NotRecorded("it asserts what depends on values")
-        own_args, own_kwargs = tree_map_only(torch.Tensor, self.slot, (args, kwargs or {}))
         made = func(*args, **(kwargs or {}))
-        self.operations.append(Operation(func, own_args, own_kwargs, [self._made(x) for x in tree_leaves(made)]))
+        one.results.extend(self._made(x) for x in tree_leaves(made))
+        self.operations.append(one)
+        if of_constants:
+            self.constants.update(one.results)
+        elif func._schema.is_mutable:
+            changed = [x for x, a in zip(args, func._schema.arguments) if a.alias_info is not None]
+            written = {memory(x) for x in tree_leaves(changed)}
+            self.constants = {slot for slot in self.constants if memory(self.alive[slot.number]) not in written}
         return made
+
+    def _has_fixed_shape(self, function: Any, args: tuple, slots: tuple) -> bool:
+        """Whether an operation is x[i] with indices i that are integers, whose shape is theirs, or constant masks."""
+        if function is not torch.ops.aten.index.Tensor:
+            return False
+        indices = [(i, slot) for i, slot in zip(args[1], slots[1]) if i is not None]
+        return all(slot in self.constants or i.dtype not in (torch.bool, torch.uint8) for i, slot in indices)
 
     @property
     def infos(self) -> list[Slot]:
@@ -255,13 +274,6 @@ class Recorder(TorchDispatchMode):
 def _flat(x: tuple) -> tuple[Sequence[Any], Any]:
     """The leaves of a tuple, and its form; None for a tuple of tensors."""
     return (x, None) if all(type(part) is torch.Tensor for part in x) else tree_flatten(x)
-
-
-def _indexes_by_numbers(function: Any, args: tuple) -> bool:
-    """Whether an operation is x[i] with integers i, whose shape is theirs."""
-    if function is not torch.ops.aten.index.Tensor:
-        return False
-    return not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
 
 
 def _is_plain(x: Any) -> bool:
