@@ -154,6 +154,30 @@ def test_a_run_of_lenet_that_diverges_is_not_a_number(digits_for_letters):
     assert result["draws"] == 0 and math.isnan(result["nll"])
 
 
+def test_the_third_baseline_leaves_the_second_where_its_lr_falls(digits_for_letters):
+    """Stages of one run: half of the steps, all, half as many again; a lower lr from the start differs before."""
+    import isgd_baselines
+
+    constant, cooled = (isgd_baselines.adam(digits_for_letters, 0, 4, cooled) for cooled in (False, True))
+    assert constant["steps"] == cooled["steps"] == [2, 4, 6]
+    (*before, longer), (*same, lower) = constant["scores"], cooled["scores"]
+    assert before == same and longer != lower
+
+
+def test_the_lowest_baseline_is_below_each_other_or_it_is_said_which_one_is_near(papers):
+    import isgd_baselines
+
+    def results(*nll):
+        return [{"nll": value, "auroc": 0.9, "H1": 0.5} for value in nll]
+
+    table = dict.fromkeys(("baseline", "baseline L", "i-SGD"), results(0.10, 0.11, 0.12))
+    table |= {"baseline R": results(0.06, 0.07, 0.08), "baseline S": results(0.05, 0.10, 0.15)}
+    lowest, *_ = isgd_baselines.claims_of(table)
+    assert lowest.verdict.value == "not decided here" and lowest.why.endswith("over seeds of baseline S")
+    lowest, *_ = isgd_baselines.claims_of(table | {"baseline S": table["baseline"]})
+    assert lowest.verdict.value == "reproduced" and not lowest.why
+
+
 def test_each_draw_of_swag_has_its_own_running_averages_of_all_images(pixels, monkeypatch):
     import isgd_cifar
 

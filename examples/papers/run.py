@@ -29,6 +29,7 @@ import atmc_order
 import atmc_thermostats
 import coefficients
 import costs
+import isgd_baselines
 import isgd_cifar
 import isgd_gaussian
 import isgd_lenet
@@ -72,6 +73,7 @@ MODULES = (
     isgd_momentum,
     isgd_uci,
     isgd_lenet,
+    isgd_baselines,
     isgd_cifar,
     santa_double_well,
     santa_mnist,
