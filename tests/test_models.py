@@ -2,6 +2,7 @@
 
 import math
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -448,6 +449,38 @@ def test_a_mixture_is_a_prior_on_the_support_of_its_parts():
 def test_data_by_name_that_have_no_law_are_refused(data, message):
     with pytest.raises(RecipeError, match=message):
         model({"mu": Normal(ZERO, ONE)}, data)(dict(mu=ZERO))
+
+
+def test_a_likelihood_that_fails_is_refused_with_the_shapes_that_it_is_given():
+    def of_four(v):
+        return Normal(torch.ones(40, 4, dtype=F64) @ v["w"], ONE).log_prob(torch.zeros(40, dtype=F64))
+
+    with pytest.raises(RecipeError, match=r"fails at a draw of the priors: RuntimeError: .* w \(3,\) of torch.f"):
+        model({"w": Normal(torch.zeros(3, dtype=F64), ONE)}, of_four)
+    model({"w": Normal(-9 * ONE, ONE)}, lambda v: torch.linalg.cholesky(v["w"] * torch.eye(2, dtype=F64)).sum())
+
+
+COLUMN = torch.zeros(7, 1, dtype=F64)
+ROW = COLUMN.T
+
+
+@pytest.mark.parametrize(
+    ("log_likelihood", "warns"),
+    [
+        (lambda v: Normal(v["mu"].expand(7), ONE).log_prob(COLUMN), True),
+        (lambda v: Bernoulli(logits=v["mu"].expand(7)).log_prob(COLUMN).sum() + v["mu"], True),
+        (lambda v: torch.sum(Poisson(v["mu"].exp().expand(7, 1)).log_prob(COLUMN[:, 0])), True),
+        (lambda v: Normal(v["mu"].expand(7), ONE).log_prob(COLUMN[:, 0]), False),
+        (lambda v: Normal(v["mu"] * (COLUMN + ROW), ONE).log_prob(torch.zeros(7, 7, dtype=F64)), False),
+        (lambda v: Normal(v["mu"].expand(7), ONE).log_prob(COLUMN).logsumexp(1), False),
+        (lambda v: torch.linalg.cholesky((-((COLUMN - ROW) ** 2)).exp() + torch.eye(7)) @ v["mu"].expand(7), False),
+    ],
+)
+def test_a_sum_over_pairs_of_data_and_laws_is_warned_of(log_likelihood, warns):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        model({"mu": Normal(ZERO, ONE)}, log_likelihood)
+    assert ["sum over 7 x 7 terms" in str(one.message) for one in heard] == [True] * warns
 
 
 def test_predictions_ask_for_laws_and_for_draws_of_the_model():

@@ -16,6 +16,7 @@ from recipe.results import html_table
 
 from .coordinates import Coordinates
 from .layout import Layout
+from .likelihood import check_likelihood
 from .observed import Observed, observed_of, predictive
 from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
 
@@ -240,8 +241,8 @@ def model(
     with a location m and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its
     degree c in `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and
     `init` are of the variables; without `init` every chain starts at a draw of the priors. Raises RecipeError for a
-    prior that is discrete or has no map, and for a constraint that exceeds the support of the prior, or is of a
-    variable without a prior.
+    prior that is discrete or has no map, for a constraint that exceeds the support of the prior, or is of a variable
+    without a prior, and for a likelihood that fails at a draw of the priors.
 
     >>> from torch.distributions import HalfNormal, Normal
     >>> y = torch.tensor([1.0, 2.0, 4.0])
@@ -266,6 +267,8 @@ def model(
             before[name] = variable.draw(before)
         if isinstance(log_likelihood, Observed):
             log_likelihood.check(before)
+        else:
+            check_likelihood(log_likelihood, before)
     joint = Joint(variables, log_likelihood, rows)
     return Model(constrained(variables, before), joint, joint.draw, joint.log_prior, rows, log_likelihood)
 

@@ -12,6 +12,7 @@ from integrators.streams import PREDICTED
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .likelihood import in_words
 from .variables import ByName, Values, seeded, unchecked
 from .vectorised import first_line
 
@@ -109,8 +110,8 @@ class Observed:
             raise
         except Exception as error:  # raised by the caller's function
             what = f"its function fails: {type(error).__name__}: {first_line(error)}"
-            given = ", ".join(f"{v} {tuple(x.shape)} of {x.dtype}" for v, x in theta.items())
-            raise RecipeError(f"model, {name!r}", what, do=f"It is given {given}, and computes with them.") from error
+            do = f"It is given {in_words(theta)}, and computes with them."
+            raise RecipeError(f"model, {name!r}", what, do=do) from error
 
     @torch.no_grad()
     def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:

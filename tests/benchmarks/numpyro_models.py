@@ -215,7 +215,7 @@ def main() -> None:
 def one_chain(mcmc: MCMC, key: Any, data: Data) -> tuple[dict[str, numpy.ndarray], dict[str, float]]:
     """Draws of one chain, and what they took."""
     fields = ("num_steps", "diverging")
-    began = time.process_time()
+    clock, began = time.perf_counter(), time.process_time()
     mcmc.warmup(key, data, extra_fields=fields, collect_warmup=True)
     tuning = int(mcmc.get_extra_fields()["num_steps"].sum())
     middle = time.process_time()
@@ -228,6 +228,7 @@ def one_chain(mcmc: MCMC, key: Any, data: Data) -> tuple[dict[str, numpy.ndarray
         "gradients": seen["num_steps"],
         "tuning, s": middle - began,
         "s": ended - middle,
+        "wall, s": time.perf_counter() - clock,
         "divergences": seen["diverging"],
     }
 
