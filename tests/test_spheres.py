@@ -40,6 +40,8 @@ from recipe.declared import duration
 from recipe.sites import Sites
 from recipe.spheres import Projection
 from samplers import sample
+from samplers.results.averages import average_of
+from samplers.results.temperatures import on_sphere
 
 theta, u = vector("theta"), vector("u", domain="sphere")
 U, n, P = potential(theta), total(1), project(u)
@@ -316,6 +318,42 @@ def test_eulers_step_on_a_sphere_is_accepted_by_its_work(monkeypatch):
             lambda *a, c=change: {k: replace(w, returned=c(w.returned)) for k, w in works(*a).items()},
         )
         assert lost_ratio() > 1e-2, name
+
+
+def measured(T, of, slope):
+    """The configurational temperature of points of S^2 by quadrature, twice, weighted by exp(-U/T)."""
+    height, weights = np.polynomial.legendre.leggauss(40)
+    angles = np.arange(80) * 2 * np.pi / 80 + 0.3
+    across = (1 - height[:, None] ** 2) ** 0.5
+    points = np.stack([across * np.cos(angles), across * np.sin(angles), height[:, None] + 0 * angles], -1)
+    x = torch.tensor(points.reshape(1, -1, 3)).repeat(2, 1, 1)
+    w = torch.tensor(np.repeat(weights, 80)) * torch.exp(-of(x) / T)
+    w = w / w.mean()
+    return float((w * on_sphere(x, slope(x), 1.0, w)).mean())
+
+
+@pytest.mark.parametrize("T", [0.7, 1.3])
+def test_the_configurational_temperature_on_a_sphere_is_that_of_the_law(T):
+    def of(x):
+        return 1.5 * x[..., 0] ** 2 - 2 * x[..., 2]
+
+    def slope(x):
+        return torch.stack([3 * x[..., 0], 0 * x[..., 1], 0 * x[..., 2] - 2], -1)
+
+    assert abs(measured(T, of, slope) - T) < 1e-12
+    assert abs(measured(T, of, lambda x: slope(x) + 5 * x) - T) < 1e-12  # what leads off the sphere does no work
+    even = torch.randn(20, 100, 50, generator=torch.Generator().manual_seed(0))
+    even /= even.norm(dim=2, keepdim=True)
+    assert average_of(on_sphere(even, 0 * even, 1.0)).error > 0.3  # of a law without mean and spread nothing is known
+
+
+def test_the_report_of_a_run_on_a_sphere_has_its_temperature():
+    own = Recipe(name="langevin-on-a-sphere", state=u, H=potential(u), D={u: P})
+    north = torch.eye(10)[9]
+    settings = dict(init=north, chains=20, steps=1000, step_size=0.5, progress=False)
+    report = sample(own, lambda x: 4 * x[0] ** 2 - 2 * x[9], **settings).report()
+    (finding,) = (f for f in report if f.question == "configurational temperature")
+    assert finding.ok is False and finding.value < finding.low
 
 
 REFUSED = {

@@ -17,6 +17,7 @@ from .findings import LATER, Finding, Report, banded, r_hat_finding
 from .functional import Functional
 from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
 from .statistics import LEAST, flattened, labels, moments, sample_size_of_ranks, tail_of_weights
+from .temperatures import on_sphere
 
 RARE = 1e-3  # share of proposals up to which divergent ones leave the verdict open: steps from far tails overshoot
 ALPHA = 0.01  # the rate at which a right run has a finding out of its band, about
@@ -279,7 +280,7 @@ def _r_hats(run: Subject) -> Answer:
 
 
 def _configurational(run: Subject) -> Answer:
-    """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem."""
+    """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem, or of its like."""
     if run.again is not None and run.again.has_other_energy:
         return "the recipe's H holds more of the target's energy than U"
     if isinstance(run.slopes, str):
@@ -287,9 +288,11 @@ def _configurational(run: Subject) -> Answer:
     T = run.again.temperature
     findings = []
     for name, (theta, slopes, weights) in run.slopes.items():
-        mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)
-        products = (theta - mean) * slopes[0]
-        average = average_of(flattened(products).mean(2), weights)
+        if name in run.again.on_spheres:
+            average = average_of(on_sphere(theta, slopes[0], T, weights), weights)
+        else:
+            mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)
+            average = average_of(flattened((theta - mean) * slopes[0]).mean(2), weights)
         cure = f"Take a smaller step size, or {'larger batches' if len(slopes) > 1 else 'a longer warmup'}."
         alpha = run.share / len(run.slopes)
         slack = 2 * run.tolerance * T

@@ -11,7 +11,7 @@ from recipe.errors import RecipeError
 
 from .arguments import FINITE, expanded, tensor_of
 from .averages import average_of
-from .statistics import LEAST, flattened
+from .statistics import LEAST, flattened, moments
 
 KINETIC = "kinetic_temperature"
 CONFIGURATIONAL = "configurational_temperature"
@@ -106,6 +106,28 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
     average = average_of(flattened(x * g.to(x.device)).mean(2))
     half = average.half_width(1 - level)
     return Temperature(average.value, temperature - half, temperature + half, float(temperature))
+
+
+def on_sphere(u: torch.Tensor, gradient: torch.Tensor, T: float, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Numbers `(chains, draws)` whose mean is the configurational temperature of points u of the unit sphere, near T.
+
+    E a.grad U = T E div a on the surface, here of the tangent part a of m + D u with m = E u and D = E u^2 - 1/n, of
+    which div a = -(n - 1) m.u - n u.D u. Both are of the other half of the chains, so that chance in the draws of a
+    law without them is not taken for them. `weights`: of mean 1.
+    """
+    x, g = (flattened(values).to("cpu", torch.float64) for values in (u, gradient))
+    n, axis = x.shape[2], 0 if len(x) > 1 else 1
+    w = torch.ones(x.shape[:2], dtype=torch.float64) if weights is None else weights.to(x)
+    halves = list(zip(*(values.tensor_split(2, axis) for values in (x, g, w))))
+    works, rates = [], []
+    for (own, slope, _), (other, _, weight) in zip(halves, reversed(halves)):
+        m, _ = moments(other, weight / weight.mean())
+        D = moments(other.square(), weight / weight.mean())[0] - 1 / n
+        field = m + D * own
+        works.append((field * slope).sum(2) - (field * own).sum(2) * (own * slope).sum(2))
+        rates.append(-(n - 1) * (own * m).sum(2) - n * (D * own.square()).sum(2))
+    work, rate = torch.cat(works, axis), torch.cat(rates, axis)
+    return T + (work - T * rate) / (w * rate).mean()
 
 
 def _of_each(where: str, measured: Callable[..., Temperature], first: Any, second: Any, T: Any, level: Any) -> Any:

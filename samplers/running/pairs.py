@@ -147,13 +147,18 @@ class PairedRun:
         """Whether H has a declared marginal, copies or latents beside U."""
         return self.recipe.has_other_energy
 
+    @property
+    def on_spheres(self) -> set[str]:
+        """The names of the targets on spheres."""
+        return {b.name for b in self.recipe.spheres if b in self.recipe.targets}
+
     def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
         """Positions and grad U at `draws`, on one batch or on two independent minibatches; else the reason for none."""
         if self.inputs.target.whole is None:
             return "H is wholly symbolic"
         if not self.temperature > 0:
             return "the draws have no one temperature > 0"
-        if any(not b.domain.is_real for b in self.recipe.targets):
+        if any(not (b.domain.is_real or b.domain.is_sphere) for b in self.recipe.targets):
             return "the target has a domain with ends"
         some = draws[self.targets[0]]
         batches = range(2 if self.has_batches else 1)
