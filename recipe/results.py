@@ -179,8 +179,13 @@ class Certificate(Findings):
 
     @property
     def doubts(self) -> list[str]:
-        """The reasons, in words, why chains need not have the invariant law."""
-        return [f.in_words for f in self.findings if f.verdict == "warning" and f.topic != "claim"]
+        """The reasons, in words, why chains need not have the invariant law; where it is open, with what would tell."""
+        doubts = [f.in_words for f in self.findings if f.verdict == "warning" and f.topic != "claim"]
+        return doubts + [
+            f"{f.in_words}. Compare chains from far starts by R-hat, or give each block noise, or a refresh, of its own"
+            for f in self.findings
+            if f.verdict == "open" and f.topic == "reached"
+        ]
 
     def __getitem__(self, topic: str) -> Finding:
         return next(f for f in self.findings if f.topic == topic)

@@ -74,7 +74,8 @@ def test_check_sample_and_assert_stationary_answer_alike(name):
         recipe = recipe.bind(G=lambda theta: 1 + theta**2)
     certificate = recipe.check()
     failed = [f for f in certificate.findings if f.verdict == "failed"]
-    doubts = [f.question for f in certificate.findings if f.verdict == "warning" and f.topic != "claim"]
+    kinds = {("warning", f.topic) for f in certificate.findings} - {("warning", "claim")} | {("open", "reached")}
+    doubts = [f.question for f in certificate.findings if (f.verdict, f.topic) in kinds]
     scheme = None if recipe.scheme or recipe.jumps else "Euler"
     draws, of_run = warned(lambda: steps_of(recipe))
     report, of_checks = warned(lambda: assert_stationary(recipe, scheme=scheme, layers="symbolic"))
@@ -88,6 +89,14 @@ def test_check_sample_and_assert_stationary_answer_alike(name):
         assert report.ok and len(report.doubts) == len(doubts)
         for messages in (of_run, of_checks):
             assert len(messages) == bool(doubts) and all(doubt in messages[0] for doubt in doubts)
+
+
+def test_a_run_warns_once_where_it_is_open_whether_noise_reaches_every_block():
+    gap = underdamped(U + total(p**2) / 2, sympy.Max(0, theta - 1))
+    certificate = gap.check()
+    assert certificate["reached"].verdict == "open" and certificate["claim"].answer == "invariant; ergodicity open"
+    _, (message,) = warned(lambda: run(gap, scheme="Euler", temperature=lambda k: 1.0 + k))
+    assert certificate["reached"].in_words in message and "Compare chains from far starts by R-hat" in message
 
 
 # ---- what is asked about is what runs: parameters, temperature, energies, frozen blocks
