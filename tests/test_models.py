@@ -35,7 +35,7 @@ from torch.distributions import (
     Wishart,
     constraints,
 )
-from torch.func import jacrev
+from torch.func import jacrev, vmap
 
 import samplers
 from recipe import RecipeError
@@ -117,6 +117,12 @@ def test_a_prior_may_depend_on_those_before():
 
 # ---- laws that are known
 
+WISHART = Wishart(3 * ONE, torch.eye(2, dtype=F64))
+
+
+def normals(precision):
+    return MultivariateNormal(torch.zeros(2, dtype=F64), precision_matrix=precision)
+
 
 def test_dirichlet_and_counts():
     counts, a = of(3, 0, 7, 1), of(0.7, 1.0, 2.0, 1.5)
@@ -166,6 +172,29 @@ def test_correlations_of_three_have_the_marginals_of_their_prior():
     )
 
 
+def test_the_law_of_free_numbers_of_a_precision_is_that_of_its_conjugate_law():
+    """W(n, V) given normal rows x is W(n + rows, (V^-1 + x^T x)^-1), of mean n V and E S_ij^2 by Isserlis' rule."""
+    rows = of([1.0, 0.4], [-0.5, -1.2], [0.3, 0.9], [2.0, 1.1])
+    prior, n = torch.linalg.inv(of([2.0, 0.5], [0.5, 1.0])), len(rows) + 3
+    energy = model({"S": Wishart(3 * ONE, prior)}, lambda v: normals(v["S"]).log_prob(rows))
+    ends = ((-6.0, 2.4, 43), (-6.0, 2.4, 43), (-9.0, 9.0, 81))
+    z = torch.cartesian_prod(*(torch.linspace(*end, dtype=F64) for end in ends))
+    flat, volume = energy.coordinates.with_volume(z)
+    S = flat.reshape(-1, 2, 2)
+    weights = torch.softmax(volume - vmap(energy)({"S": S}), 0)[:, None, None]
+    V = torch.linalg.inv(torch.linalg.inv(prior) + rows.T @ rows)
+    squares = n * (V**2 + V.diagonal()[:, None] * V.diagonal()) + (n * V) ** 2
+    torch.testing.assert_close((weights * S).sum(0), n * V, rtol=1e-6, atol=0)
+    torch.testing.assert_close((weights * S**2).sum(0), squares, rtol=1e-6, atol=0)
+
+
+def test_the_start_of_a_covariance_is_one():
+    own = model({"S": WISHART}, lambda v: 0 * v["S"].sum())
+    for S in (of([1.0, 2.0], [2.0, 1.0]), of([1.0, 0.5], [0.4, 1.0])):
+        with pytest.raises(RecipeError, match="outside of its support"):
+            sample(HMC, own, init={"S": S}, step_size=0.1, steps=1, progress=False)
+
+
 def test_the_order_of_normals():
     """Three that rise are the order statistics: the mean of the last is 3/(2 sqrt(pi))."""
     energy = model(
@@ -209,6 +238,7 @@ SUPPORTS = {
     "simplex": Dirichlet(torch.ones(3, dtype=F64)),
     "several simplices": Dirichlet(torch.ones(2, 3, dtype=F64)),
     "correlation": LKJCholesky(3, ONE),
+    "covariance": Wishart(5 * ONE, torch.eye(3, dtype=F64)),
 }
 
 
@@ -218,6 +248,8 @@ def minimal(theta, name):
         return theta.reshape(-1, 3)[:, :-1].reshape(-1)
     if name == "correlation":
         return theta.reshape(3, 3)[*torch.tril_indices(3, 3, -1)]
+    if name == "covariance":
+        return theta.reshape(3, 3)[*torch.tril_indices(3, 3)]
     return theta
 
 
@@ -312,7 +344,7 @@ def test_the_evidence_of_a_constrained_variable_is_that_of_its_conjugate_law(ref
     assert abs(result.log_evidence - float(exact)) < 6.7 * result.error and result.error < 0.1
 
 
-@pytest.mark.parametrize("law", [Dirichlet(torch.tensor([2.0, 3.0, 4.0])), LKJCholesky(3), Beta(2.0, 3.0)])
+@pytest.mark.parametrize("law", [Dirichlet(torch.tensor([2.0, 3.0, 4.0])), LKJCholesky(3), WISHART, Beta(2.0, 3.0)])
 def test_a_constant_likelihood_is_the_evidence_whatever_the_prior_is_mapped_from(law):
     energy = model({"x": law}, lambda v: 0 * v["x"].sum() - 1.5)
     assert samplers.evidence(HMC, energy, chains=64, bridges=1, moves=1).log_evidence == pytest.approx(-1.5, abs=1e-5)
@@ -547,7 +579,10 @@ REFUSED = {
     "a number": (dict(priors={"mu": 3.0}), "a distribution of torch.distributions"),
     "discrete values": (dict(priors={"mu": Poisson(ONE)}), "discrete"),
     "coins": (dict(priors={"mu": Bernoulli(0.5 * ONE)}), "discrete"),
-    "no map": (dict(priors={"mu": Wishart(of(3.0)[0], torch.eye(2, dtype=F64))}), "Say where it is, constraints={'mu'"),
+    "no map": (
+        dict(priors={"mu": Normal(torch.zeros(2, 2), 1.0)}, constraints={"mu": constraints.symmetric}),
+        "Say where it is, constraints={'mu'",
+    ),
     "a later variable": (
         dict(priors={"mu": lambda v: Normal(v["sd"], 1.0), "sd": HalfNormal(ONE)}),
         "no variable 'sd'",

@@ -1,5 +1,6 @@
 """Named variables of a model: priors, constraints, and maps from free numbers to constrained values."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,8 +64,58 @@ class _Ordered(Constraint):
         return (value.diff(dim=-1) > 0).all(-1)
 
 
+class CovarianceTransform(Transform):
+    """S = L L^T with L_kk = exp(z_k) and the other numbers of z below: free numbers to positive definite matrices.
+
+    Source: Pinheiro and Bates (1996), "Unconstrained parametrizations for variance-covariance matrices", section 2.1.
+
+    >>> CovarianceTransform()(torch.tensor([0.0, 0.0, 2.0]))
+    tensor([[1., 2.],
+            [2., 5.]])
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.positive_definite
+    bijective = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CovarianceTransform)
+
+    def forward_shape(self, shape: Any) -> torch.Size:
+        """The shape of S for that of z, `(*batch, d (d + 1)/2)`."""
+        d = math.isqrt(2 * shape[-1])
+        return torch.Size([*shape[:-1], d, d])
+
+    def inverse_shape(self, shape: Any) -> torch.Size:
+        """The shape of z for that of S, `(*batch, d, d)`."""
+        d = shape[-1]
+        return torch.Size([*shape[:-2], d * (d + 1) // 2])
+
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        number = x.shape[-1]
+        d = math.isqrt(2 * number)
+        place = torch.full((d, d), number)
+        place[*torch.tril_indices(d, d, -1)] = torch.arange(d, number)
+        below = torch.cat([x, torch.zeros_like(x[..., :1])], -1)[..., place]
+        L = below + torch.diag_embed(x[..., :d].exp())
+        return L @ L.mT
+
+    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
+        d = y.shape[-1]
+        L, failed = torch.linalg.cholesky_ex(y)
+        z = torch.cat([L.diagonal(dim1=-2, dim2=-1).log(), L[..., *torch.tril_indices(d, d, -1)]], -1)
+        apart = (y - y.mT).abs().amax((-2, -1)) > 1e-5 * y.abs().amax((-2, -1))
+        return torch.where((apart | (failed != 0))[..., None], torch.nan, z)
+
+    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """log|det dS/dz| of S on and below its diagonal, d log 2 + sum_k (d + 2 - k) z_k for k = 1, ..., d"""
+        d = y.shape[-1]
+        return (x[..., :d] * torch.arange(d + 1, 1, -1).to(x)).sum(-1) + d * math.log(2)
+
+
 ordered = _Ordered()
 biject_to.register(_Ordered, lambda constraint: OrderedTransform())
+biject_to.register(constraints.positive_definite, lambda constraint: CovarianceTransform())
 biject_to.register(constraints.MixtureSameFamilyConstraint, lambda constraint: biject_to(constraint.base_constraint))
 
 
@@ -204,8 +255,7 @@ class Variable:
         except NotImplementedError as error:
             what = f"there is no map of free numbers to its values ({error})"
             advice = f"Say where it is, constraints={{{self.name!r}: constraints.real}}"
-            covariance = "a covariance is made of scales and an LKJCholesky."
-            raise RecipeError(where, what, do=f"{advice}; {covariance}") from error
+            raise RecipeError(where, what, do=f"{advice}.") from error
         if self.centred < 1 and (self.constraint is not None or centring(law, self.centred) is None):
             what = (
                 f"it is centred to the degree {self.centred:g}, and its prior {law}, or its constraint, has no such map"
