@@ -11,9 +11,8 @@ kappa starts at 5e-4, as in the code that the authors published; a row of its ow
 holds sigma and delta where they start.
 
 Whole, with a padding of 2, the network has 681,506 weights, as the authors' code has; reduced are its width and the
-run, and Fashion-MNIST is left out. Figure 3 is the
-accuracy under one step against the network's own label, x - zeta sign(grad log max P(y|x)), clipped to [0, 1]; where
-predictions are an average, P is that average.
+run, and Fashion-MNIST is left out. Figure 3 is the accuracy under one step against the network's own label,
+x - zeta sign(grad log max P(y|x)), clipped to [0, 1]; where predictions are an average, P is that average.
 """
 
 import math
