@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sympy import Add, Expr, ImmutableMatrix, diff, expand
+from sympy import Add, Expr, ImmutableMatrix, diff, expand, factor
 
 from .algebra import at_one_site, vanishes
 from .calculus import derivative
@@ -11,7 +11,7 @@ from .declared import Block, step_size
 from .dynamics import Dynamics
 from .fields import reads
 from .involutions import Involution
-from .laws import Law, compared
+from .laws import DiscreteLaw, Law, compared
 from .marginal import eliminate_gaussians
 from .operators import bare
 from .pieces import Jump
@@ -174,6 +174,12 @@ def _proposed(where: str, b: Block, law: Law) -> Refusals:
             what = f"the {name} of {law} moves, and its integral is not in closed form"
             yield where, what, "Let other parameters read the state."
     yield from _negative(where, law)
+    for name in () if isinstance(law, DiscreteLaw) else law.positive:
+        e = getattr(law, name)
+        of_one_site = factor(at_one_site(e))
+        if e.atoms(Block) and of_one_site.is_nonnegative and not of_one_site.is_positive:
+            what = f"{name} = {e} is 0 at some states, and {law} has no density there"
+            yield where, what, "Add a positive number to it."
 
 
 def _unsuited(where: str, b: Block, law: Law) -> Refusals:

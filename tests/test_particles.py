@@ -157,7 +157,8 @@ def test_the_certificate_is_exact():
 )
 def test_particles_are_to_be_two_more_than_sites(number, sites, verdict):
     """Of N <= d they stay in a plane; of N = d + 1 their simplex keeps its orientation."""
-    assert aldi(number).check(sites=sites)["reached"].verdict == verdict
+    reached = aldi(number).check(sites=sites)["reached"]
+    assert reached.verdict == verdict and ("of 2 sites" in reached.answer) == (verdict == "checked")
 
 
 def test_a_number_beside_an_outer_product_reaches_all():

@@ -205,6 +205,7 @@ def test_a_run_on_categories():
 
 REFUSED = {
     "a step without acceptance": (lambda: integrators.compile(DISCRETE), "without its acceptance"),
+    "a variance of 0 at a state": (lambda: proposing(laws.Normal(theta, theta**2 - 2 * theta + 1)), "is 0 at some"),
     "another support": (lambda: proposing(laws.Gamma(2, 1)), "no number of Gamma"),
     "too few categories": (lambda: proposing(langevin(c, 2), c), "no number of Categorical"),
     "a shape that moves": (lambda: proposing(laws.Gamma(1 + tau, 1), tau), "the shape of Gamma.* moves"),

@@ -15,6 +15,7 @@ from ..bound import Bound
 from ..declared import temperature as T
 from ..derive import residual
 from ..dynamics import Dynamics
+from ..ensembles import Outer
 from ..errors import RecipeError
 from ..involutions import Involution, weakest
 from ..laws import compared
@@ -331,7 +332,9 @@ def _reached(case: Case) -> tuple[str, str]:
     silent = reach.silent(explicit, refreshed)
     if silent is not None:
         return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
-    return f"all {number} directions, at random states and at these parameters", "checked"
+    sites = max(map(explicit.blocks.count, explicit.blocks))
+    of = f" of {sites} site{'s' * (sites > 1)}" if case.recipe.D.has(Outer, Total) else ""
+    return f"all {number} directions{of}, at random states and at these parameters", "checked"
 
 
 QUESTIONS: dict[str, Callable[[Case], Answer]] = {
