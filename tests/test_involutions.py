@@ -33,7 +33,7 @@ from recipe import (
     vector,
 )
 from recipe.symbols import duration, temperature
-from samplers.testing import check
+from samplers.testing import check, one_step
 
 theta, v, b = vector("theta"), vector("v"), vector("b", domain="binary")
 U, g = potential(theta), grad(potential(theta))
@@ -210,6 +210,37 @@ def test_a_block_that_is_held_still_does_not_jump():
 def test_every_layer_of_checks_passes(recipe):
     report = check(recipe)
     assert report.ok, report
+
+
+def test_uniforms_are_integrated_over_beside_normals_of_several_sites():
+    """E[v'^2] = e^(-nu h) v^2 + (1 - e^(-nu h)) m at each site, where no gradient reflects v."""
+    v, h = np.array([[0.3, 2.0]]), 0.5
+    step, kept = integrators.compile(BOUNCY), np.exp(-0.8 * h)
+    points = dict(gradient=torch.zeros_like, sites=2, draw_nodes=3)
+    _, after, weights = one_step.transition(step, [0 * v, v], np.ones(1), h, **points)
+    assert [weights @ x**2 for x in after[2:]] == pytest.approx(kept * v[0] ** 2 + (1 - kept) * 1.3, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "compare, jump",
+    [
+        (lambda u, x: u < x, lambda x: x),
+        (lambda u, x: (1 + x) * u >= 1, lambda x: 1 / (1 + x)),
+        (lambda u, x: 1 - u <= x, lambda x: 1 - x),
+        (lambda u, x: torch.log(u) < -x, lambda x: np.exp(-x)),
+        (lambda u, x: u > 1 + x, lambda x: 1 + 0 * x),
+    ],
+)
+def test_a_jump_is_found_where_a_comparison_turns_or_by_bisection(compare, jump):
+    x = np.linspace(0.1, 0.9, 5)
+
+    def moved(points):
+        with one_step.Comparisons() as compared:
+            after = torch.where(compare(torch.as_tensor(points[1]), torch.as_tensor(points[0])), 1.0, 0.0)
+        return None, [after.numpy()], None, compared.differences
+
+    found = one_step._threshold(moved, [x, x], 1, np.zeros(5))
+    assert found == pytest.approx(jump(x), abs=1e-14)
 
 
 # ---- steps that are accepted by their work

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import gammaln
+from torch.overrides import TorchFunctionMode
 
 from integrators.step import Step
 from integrators.variates import Time
@@ -59,13 +60,14 @@ def transition(
     if gradient_noise and step.program.carries_gradient:
         raise AssertionError("the noise of a carried gradient is not in the state")
     noisy = step.program.gradients_per_step if gradient_noise else 0
-    axes = [_nodes(d, draw_nodes) for d in draws for _ in range(sites if d.is_vector else 1)]
+    owners = [(d, site) for d in draws for site in range(sites if d.is_vector else 1)]
+    axes = [_nodes(draw, draw_nodes) for draw, _ in owners]
     numbers, mass = grid([*axes, *[gaussian(0, 1, gradient_nodes or draw_nodes)] * noisy])
     i, j = np.nonzero(np.multiply.outer(weights, mass) > least)
     points, weights = [*(x[i] for x in blocks), *(x[j] for x in numbers)], weights[i] * mass[j]
 
     def moved(points):
-        """Points, their images under the step, and the weights of draws whose law depends on the state."""
+        """Points, their images, weights of draws whose law depends on the state, and what is compared."""
         factors: Arrays = []
         z, numbers = points[:size], _by_draw(points[size : size + len(axes)], draws, sites)
         frozen = [np.full((len(z[0]), sites) if a.is_vector else len(z[0]), constants[a.name]) for a in recipe.adapted]
@@ -77,19 +79,20 @@ def transition(
         variance = gradient_noise(*z) if callable(gradient_noise) else gradient_noise
         errors = iter([torch.as_tensor(variance**0.5 * x)[:, None] for x in points[size + len(axes) :]])
         field = gradient if gradient is None or not noisy else lambda theta: gradient(theta) + next(errors)
-        after = stepped(step, state, h, gradient=field, noise=noise, **(parameters or {}), **arguments)
-        return _flat(state, recipe), _flat(after, recipe), math.prod(factors)
+        with Comparisons() as compared:
+            after = stepped(step, state, h, gradient=field, noise=noise, **(parameters or {}), **arguments)
+        return _flat(state, recipe), _flat(after, recipe), math.prod(factors), compared.differences
 
-    for k, draw in enumerate(draws, size):
+    for k, (draw, _) in enumerate(owners, size):
         if draw.kind == "uniform" and not isinstance(draw, Time):
             ends = [np.zeros(len(weights))]
             for _ in range(max(step.draw_blocks[draw.name].domain.categories - 1, 1)):
-                ends.append(_threshold(lambda points: moved(points)[1], points, k, ends[-1]))
+                ends.append(_threshold(moved, points, k, ends[-1]))
             parts = list(pairwise([*ends, np.ones(len(weights))]))
             points = [np.concatenate(x) for x in zip(*(_at(points, k, (low + high) / 2) for low, high in parts))]
             weights = np.concatenate([weights * (high - low) for low, high in parts])
             points, weights = [x[weights > 0] for x in points], weights[weights > 0]
-    before, after, factor = moved(points)
+    before, after, factor, _ = moved(points)
     return before, after, weights * factor
 
 
@@ -134,31 +137,60 @@ def _at(points, k, u):
 # ---- uniform numbers
 
 
+class Comparisons(TorchFunctionMode):
+    """The differences of what is compared while a step is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.differences: list[torch.Tensor] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, "__name__", "") in ("lt", "le", "gt", "ge"):
+            self.differences.append(args[0] * 1.0 - args[1])
+        return function(*args, **(kwargs or {}))
+
+
 def _threshold(moved, points, k, beyond):
-    """The first jump after `beyond` of a step piecewise constant in a uniform, the k-th coordinate; 1 without one."""
+    """The first jump after `beyond` of a step piecewise constant in a uniform, the k-th coordinate; 1 without one.
 
-    def is_first(u, points, first):
-        return np.all([x == y for x, y in zip(moved(_at(points, k, u)), first)], axis=0)
+    A step jumps where a comparison turns, mostly of what is linear in the uniform; else the jump is found by bisection.
+    """
 
-    def bisected(points, low):
-        first = moved(_at(points, k, low))
-        high = np.ones_like(low)
-        for _ in range(55):
-            middle = (low + high) / 2
-            same = is_first(middle, points, first)
-            low, high = np.where(same, middle, low), np.where(same, high, middle)
-        return low
+    def images(points, u):
+        return moved(_at(points, k, u))[1]
+
+    def are_equal(images, others):
+        return np.all([x == y for x, y in zip(images, others)], axis=0)
 
     low = np.where(beyond > 0, np.minimum(beyond + 2.0**-45, 1), 2.0**-60)
-    thin = slice(None, None, 1 + len(low) // 50)
-    guess = np.full_like(low, bisected([x[thin] for x in points], low[thin])[0])  # mostly the same at all points
-    first = moved(_at(points, k, low))
-    last = guess[0] * (1 + 1e-12) >= 1 - 2.0**-50
-    if np.all(is_first(guess * (1 - 1e-12), points, first)) and (
-        last or not np.any(is_first(guess * (1 + 1e-12), points, first))
-    ):
-        return guess
-    return bisected(points, low)
+    high = np.full_like(low, 1 - 2.0**-50)
+    (_, first, _, there), (_, last, _, here) = (moved(_at(points, k, u)) for u in (low, high))
+    ends, left = np.ones_like(low), ~are_equal(last, first)
+    for limit in np.sort(_roots(low, high, there, here), axis=0):
+        before, after = (are_equal(images(points, limit * factor), first) for factor in (1 - 1e-12, 1 + 1e-12))
+        found = left & before & ~after
+        ends, left = np.where(found, limit, ends), left & ~found
+    if left.any():
+        points, low, high = [x[left] for x in points], low[left], high[left]
+        first = images(points, low)
+        for _ in range(55):
+            middle = (low + high) / 2
+            same = are_equal(images(points, middle), first)
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        ends[left] = low
+    return ends
+
+
+def _roots(low, high, there, here):
+    """Where differences, at `low` and at `high`, turn if they are linear between; 1 where they do not."""
+    roots = []
+    for f, g in zip(there, here):
+        if f.numel() % len(low) == 0 and f.shape == g.shape:
+            for a, b in zip(f.reshape(len(low), -1).T.numpy(), g.reshape(len(low), -1).T.numpy()):
+                turns = a * b < 0
+                if turns.any():
+                    roots.append(np.where(turns, low + (high - low) * (a / np.where(turns, a - b, 1)), 1))
+    return roots
 
 
 # ---- draws whose law depends on the state
