@@ -55,6 +55,7 @@ def test_a_name_that_is_not_there_is_refused_with_near_ones(gallery, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:stein-with-noise, sample. the noise reaches every block")  # of one site
 @pytest.mark.parametrize("room", range(10))
 def test_all_agree_with_their_law(gallery, room):
     assert gallery.main([exhibit.name for exhibit in gallery.ROOMS[room].GALLERY]) == 0

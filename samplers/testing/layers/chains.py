@@ -114,6 +114,7 @@ def features_by_site(recipe: Recipe, state: Mapping[str, Any]) -> list[np.ndarra
     return evaluated(features_of(recipe), recipe.state)([x.reshape(len(x), -1) for x in arrays])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # wrong chains may go beyond the largest number
 def worst_moment(
     recipe: Recipe,
     start: State,
