@@ -5,9 +5,9 @@
 
 A row has the gradients and the processor's seconds of tuning; the least effective sample sizes of bulk and tails over
 all numbers, a second with tuning counted, and of the bulk a thousand gradients of the draws; the worst R-hat, divergent
-proposals, and what the report says. NUTS runs four chains with its defaults, each model right after ours. Both are
-pinned to one core, and seconds are the processor's, of one thread, which other programs do not take; `wall, s` are
-those of a clock. The compilation of JAX has its own seconds, and counts in `bulk a second, compiled`.
+proposals, and what the report says. NUTS runs four chains with its defaults, each model right after ours. Seconds are
+the processor's, of one thread, which other programs do not take; `wall, s` are those of a clock. The compilation of JAX
+has its own seconds, and counts in `bulk a second, compiled`. `taskset -c 0` before the command keeps both on one core.
 
 With NumPyro there are `z`, the largest differences of a mean or a mean square from a reference, in standard errors of
 both: of so many numbers, `numbers`, it should be near `largest of normals`. The reference are the draws of NUTS, or
@@ -82,13 +82,14 @@ class Run:
 
 def of_ours(posterior: Posterior, steps: int, seed: int) -> Run:
     """Tunes and runs HMC."""
+    tune, sample = samplers.tune, samplers.sample  # imported before the clock starts, as NumPyro is
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RuntimeWarning)
         clock, began = time.perf_counter(), time.process_time()
-        settings = samplers.tune("hmc", posterior.model, chains=16, seed=seed, progress=False)
+        settings = tune("hmc", posterior.model, chains=16, seed=seed, progress=False)
         middle = time.process_time()
         run = dict(steps=steps, warmup=steps // 5, seed=seed + 1, progress=False)
-        draws = samplers.sample("hmc", posterior.model, **run, **settings.arguments)
+        draws = sample("hmc", posterior.model, **run, **settings.arguments)
         ended, wall = time.process_time(), time.perf_counter() - clock
     report = draws.report()
     chains = settings.arguments["chains"]
@@ -185,7 +186,6 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, Any]]:
     parser.add_argument("--only", nargs="+", choices=POSTERIORS, default=[*POSTERIORS], metavar="MODEL")
     parser.add_argument("--out", type=Path, help="file for the rows")
     options = parser.parse_args(argv)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # of NumPyro's processes, too
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)  # of what Pyro makes by itself
     rows = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
