@@ -206,6 +206,15 @@ def test_a_centred_variable_moves_in_its_own_units_and_has_its_volume(law, degre
     assert model.centred == {"x": degree}
 
 
+def test_what_depends_on_no_variable_is_not_advised_to_be_non_centred():
+    priors = {
+        "s": HalfNormal(ONE),
+        "z": lambda v: Normal(torch.zeros(3, dtype=F64), ONE),
+        "x": lambda v: Normal(0 * ONE, v["s"]),
+    }
+    assert samplers.model(priors, lambda v: v["z"] * v["s"] + v["x"]).centred == {"x": 1.0}
+
+
 def test_a_normal_vector_is_non_centred_by_its_factor():
     priors = {
         "s": HalfNormal(torch.ones(2, dtype=F64)),

@@ -235,6 +235,20 @@ def test_chains_that_do_not_meet_are_said_with_numbers(brief):
     assert settings.reasons["r_hat"] > 1.5 and 20_000 <= settings.reasons["gradients"] < 40_000
 
 
+def test_the_budget_ends_dense_coordinates_too_and_seconds_end_tuning(brief):
+    """Chains of two modes meet in no window of dense coordinates, of which there are three without a budget."""
+
+    def modes(v):
+        return torch.logaddexp(*(-(v["x"] - m).square().sum() / 2 for m in (50, -50)))
+
+    energy = samplers.model({"x": Normal(torch.zeros(2, dtype=F64), 50.0)}, modes)
+    with pytest.warns(RuntimeWarning, match="have not met"):
+        spent = tune(HMC, energy, budget=55_000).reasons["gradients"]
+        late = tune(HMC, energy, seconds=1e-3).reasons
+    assert 55_000 <= spent < 90_000  # 103,744 where dense coordinates have all of their windows
+    assert late["gradients"] < spent / 2 and late["seconds"] > 0
+
+
 def test_a_chain_whose_start_has_no_energy_starts_where_another_one_does(brief):
     def walled(theta):
         return torch.where(theta > 3, torch.inf, theta**2 / 2).sum()

@@ -215,8 +215,11 @@ class Variable:
         return without_end(self.prior.support) if isinstance(self.prior, Distribution) else None
 
     def is_hierarchical(self, before: Values) -> bool:
-        """Whether the prior has a location and a scale that may depend on the variables before."""
-        return not isinstance(self.prior, Distribution) and centring(self.law(before), 0.0) is not None
+        """Whether the prior has a location and a scale, and one of them depends on the variables before."""
+        with torch.enable_grad():
+            law = self.law({name: x.detach().clone().requires_grad_() for name, x in before.items()})
+            map = centring(law, 0.0)
+            return map is not None and map(torch.ones_like(law.sample())).requires_grad
 
     def draw(self, before: Values, exact: bool = False) -> torch.Tensor:
         """A draw of what the constraint leaves of the prior, each independent part drawn again until it is inside.

@@ -1,5 +1,7 @@
 """Pilot runs: short exact runs of many chains, each from the last states of the run before; trials of step sizes."""
 
+import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +37,7 @@ class Pilot:
 
     `fixed`: arguments of `samplers.sample` for all runs; `theta`: the last states, `(chains, *shape)`, in `coordinates`
     if given; `runs` counts the runs, `gradients` those of all chains: one a word, and those that the caller adds;
-    `bar`: shows them.
+    `bar`: shows them; `end`: when the pilot is late, by `time.monotonic`.
     """
 
     recipe: Recipe
@@ -48,6 +50,12 @@ class Pilot:
     runs: int = 0
     gradients: int = 0
     bar: Bar = field(default_factory=lambda: Bar("pilot", 0, shown=False))
+    end: float = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time of the pilot is over."""
+        return time.monotonic() > self.end
 
     def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
         """Runs `steps` steps at each of the step sizes, and returns the draws of theta and the work of each step.

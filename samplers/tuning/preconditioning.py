@@ -54,7 +54,7 @@ def preconditioned(
         return plain
     plain.begin(repeat)
     if plain.is_spent:
-        plain.reasons["coordinates"] = "those of the energy: the gradients of the budget are spent"
+        plain.reasons["coordinates"] = "those of the energy: the budget is spent"
         return plain
     dense = _dense(plain, parameters, held, where)
     dense.begin(repeat, plain.axis)
@@ -86,11 +86,12 @@ def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any],
         )
         tuner = Tuner(problem, pilot, held, 0, where, scaled=False)
         tuner.settle(LONGEST)  # one window
+        tuner.budget = plain.budget
         draws = tuner.later
         flat = draws.flatten(2)
-        if tuner.r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat):
+        is_round = tuner.r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat)
+        if is_round or tuner.is_spent:
             break
-    tuner.budget = plain.budget
     return tuner
 
 

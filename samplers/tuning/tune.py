@@ -1,5 +1,7 @@
 """`tune`: from a recipe and an energy to the settings of a run."""
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +39,7 @@ OURSELVES = "Give the step size and the parameters yourself."
 NUMBERS = {
     "chains": " of the pilot: a run has its own number",
     "gradients": " of all chains of the pilot",
+    "seconds": " of a clock, the last run of the pilot with them",
     "r_hat": f" in the last window of the pilot, asked to come below {MET}; above {APART} there is a warning",
     "ratio_of_scales": ", the greatest scale over the least",
 }
@@ -88,6 +91,7 @@ def tune(
     metropolis: bool | Metropolis | None = True,
     bias: float = 0.02,
     budget: int = 200_000,
+    seconds: float | None = None,
     progress: bool = True,
     **parameters: Any,
 ) -> Settings:
@@ -115,9 +119,10 @@ def tune(
     dense coordinates are chosen for several potentials, nor for a `mapped` recipe, whose scales are of z. With
     `batch_size` pilot chains start at the mode that L-BFGS finds from `init`.
 
-    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins; `progress`:
-    whether a bar on stderr shows how many of them are spent, and what they have told. The reasons have
-    numbers, too: the `chains` and `gradients` of the pilot, the worst `r_hat` of the last window, and the
+    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins; `seconds`: the
+    same of a clock, by which settings are no longer those of the arguments alone; `progress`: whether a bar on stderr
+    shows how many gradients are spent, and what they have told. The reasons have numbers, too: the `chains` and
+    `gradients` of the pilot, the `seconds` where these are given, the worst `r_hat` of the last window, and the
     `ratio_of_scales`, the greatest over the least; chains that have not met give a RuntimeWarning with these.
     Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments are those of
     `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, for a target with
@@ -135,6 +140,7 @@ def tune(
     tensor([1., 1.])
     """
     # Most lines read arguments.
+    began = time.monotonic()
     recipe = named(recipe, "tune")
     where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
     check_unweighted(recipe, where, "what is tuned is the law of equal ones")
@@ -147,6 +153,7 @@ def tune(
     _, energy, coordinates = energy_of(recipe, energy, gradient, coordinates, "chain", data is not None, where)
     bias = number(where, "bias", bias, above=0, below=1)
     budget = integer(where, "budget", budget, least=1)
+    end = math.inf if seconds is None else began + number(where, "seconds", seconds, above=0)
     step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
     apart, modeless = "whose scales and modes are apart", "where U may be least without a mode"
@@ -177,7 +184,7 @@ def tune(
     z = z if kick is None else at.mode(z[0])[None]
     starts = _finite(at.value, z[torch.arange(max(chains, LEAST_CHAINS)) % len(z)], where)
     with Bar(where, budget, shown=progress, unit=" gradients") as bar:
-        pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters), bar=bar)
+        pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters), bar=bar, end=end)
         tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
         if tuner.r_hat > APART:
             _warn_of_spike(tuner, centred, where)
@@ -198,7 +205,10 @@ def tune(
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
-    return Settings(arguments, recipe.name, _account(tuner))
+    account = _account(tuner)
+    if seconds is not None:
+        account["seconds"] = round(time.monotonic() - began, 1)
+    return Settings(arguments, recipe.name, account)
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:

@@ -96,7 +96,7 @@ class Tuner:
             least = min(least, self.r_hat)
             if self.r_hat < MET and 2 * words > LONGEST:
                 break
-            if words >= LONGEST:
+            if words >= LONGEST or self.is_spent:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
@@ -128,8 +128,8 @@ class Tuner:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the gradients of the budget are spent."""
-        return self.pilot.gradients >= self.budget
+        """Whether the gradients of the budget, or the seconds of the pilot, are spent."""
+        return self.pilot.gradients >= self.budget or self.pilot.is_late
 
     def begin(self, repeat: int | None, *axes: torch.Tensor) -> None:
         """Tries the given number of words of a proposal, or those of somewhat less than a quarter period.
