@@ -1,6 +1,7 @@
 """Named variables of a model: priors, constraints, and maps from free numbers to constrained values."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,6 +178,13 @@ class _Unchecked:
 unchecked = _Unchecked()  # inside of it, densities outside of the support are not finite and do not raise
 
 
+def drawn(law: Distribution) -> torch.Tensor:
+    """A draw of a law, without torch's warning that one of a Wishart law is singular, which torch says of them all."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Singular sample detected")
+        return law.sample()
+
+
 @dataclass(frozen=True)
 class Variable:
     """A named variable of a model.
@@ -219,7 +227,7 @@ class Variable:
         with torch.enable_grad():
             law = self.law({name: x.detach().clone().requires_grad_() for name, x in before.items()})
             map = centring(law, 0.0)
-            return map is not None and map(torch.ones_like(law.sample())).requires_grad
+            return map is not None and map(torch.ones_like(drawn(law))).requires_grad
 
     def draw(self, before: Values, exact: bool = False) -> torch.Tensor:
         """A draw of what the constraint leaves of the prior, each independent part drawn again until it is inside.
@@ -227,7 +235,7 @@ class Variable:
         Where that is rare, a random value inside; refused if `exact`.
         """
         law = self.law(before)
-        value = law.sample()
+        value = drawn(law)
         if self.constraint is None:
             return value
         axes = max(self.constraint.event_dim, len(law.event_shape))  # of a part
@@ -235,7 +243,7 @@ class Variable:
             inside = self.constraint.check(value).reshape(*value.shape[: value.dim() - axes], -1).all(-1)
             if inside.all():
                 return value
-            value = torch.where(inside[(..., *[None] * axes)], value, law.sample())
+            value = torch.where(inside[(..., *[None] * axes)], value, drawn(law))
         if exact:
             what = f"in {ATTEMPTS} draws the prior of '{self.name}' is not within its constraint"
             raise RecipeError("model, prior", what, do="Take a prior with more of its mass there.")
