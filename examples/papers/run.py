@@ -45,6 +45,7 @@ import santa_batches
 import santa_double_well
 import santa_mnist
 import santa_music
+import santa_wide
 import spike_augmented
 import spike_classification
 import spike_networks
@@ -77,6 +78,7 @@ MODULES = (
     isgd_cifar,
     santa_double_well,
     santa_mnist,
+    santa_wide,
     santa_music,
     santa_batches,
     atmc_thermostats,
