@@ -96,7 +96,7 @@ class Tuner:
             least = min(least, self.r_hat)
             if self.r_hat < MET and 2 * words > LONGEST:
                 break
-            if words >= LONGEST or self.is_spent:
+            if words >= LONGEST or self.pilot.is_late:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
