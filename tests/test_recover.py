@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import ImmutableMatrix, Matrix, Max, cos, expand, sqrt
+from sympy import ImmutableMatrix, Matrix, Max, cos, exp, expand, sqrt
 
 from recipe import Recipe, RecipeError, function, grad, positive, potential, real, scalar, total, vector
 from recipe.algebra import vanishes
@@ -202,3 +202,17 @@ good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: kick - A 
 def test_wrong_input_is_refused(changes, words):
     with pytest.raises(RecipeError, match=words):
         recover(**good | changes)
+
+
+def test_a_pairwise_thermostat_of_another_trace_is_refuted():
+    """The heat of a pair is that of the trace of its friction, 2 w. Leimkuhler & Shang 2016, eq. (12)."""
+    px, py = scalar("px"), scalar("py")
+    w = exp(-((x - y) ** 2) / 8)
+    H, D = potential(x, y) + (px**2 + py**2) / 2 + mu * xi**2 / 2, {px: A * w, py: A * w, (px, py): -A * w}
+    Q = {(x, px): -1, (y, py): -1, (px, xi): w * (px - py) / mu, (py, xi): w * (py - px) / mu}
+    own = recipe("pairwise", (x, y, px, py, xi), H, D, Q, target=(x, y))
+    drift = dict(zip(own.state, own.drift, strict=True))
+    rest = drift[xi] - w * (px - py) ** 2 / mu
+    assert own.residual() == 0 and expand(rest + 2 * w / mu) == 0
+    wrong = recover(own.state, H, drift | {xi: drift[xi] + w / mu}, D)
+    assert wrong.ok is False and wrong.residual.has(xi)

@@ -1,6 +1,7 @@
 """Thermostats: variables that heat and cool the momenta until their temperature is right."""
 
 from exhibit import Exhibit
+from sympy import exp
 
 from recipe import Recipe, friction, noise, positive, potential, scalar, total, vector
 
@@ -88,6 +89,20 @@ cut = Recipe(
     scheme="B A' R W R A' B",
 )
 
+# Friction and noise of two particles are along their difference, with one thermostat. Leimkuhler & Shang 2016.
+x, y, px, py = (scalar(name) for name in ("x", "y", "px", "py"))
+near = exp(-((x - y) ** 2) / 8)
+pairwise = Recipe(
+    name="pairwise-thermostat",
+    source="Leimkuhler & Shang 2016",
+    state=(x, y, px, py, xi),
+    target=(x, y),
+    H=potential(x, y) + (px**2 + py**2) / 2 + mu * xi**2 / 2,
+    D={px: gamma * near, py: gamma * near, (px, py): -gamma * near},
+    Q={(x, px): -1, (y, py): -1, (px, xi): near * (px - py) / mu, (py, xi): near * (py - px) / mu},
+    scheme="B A C O C A B",
+)
+
 GALLERY = [
     Exhibit(nose_hoover_langevin),
     Exhibit(chain(2)),
@@ -96,4 +111,5 @@ GALLERY = [
     Exhibit(by_site),
     Exhibit(configurational, 0.005),
     Exhibit(cut),
+    Exhibit(pairwise, 0.2, steps=10_000),
 ]

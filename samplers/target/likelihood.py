@@ -64,12 +64,12 @@ class Pairs(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[int, torch.Tensor] = {}  # by id, and alive, so that an id is of one tensor
+        self.tensors: dict[int, torch.Tensor] = {}  # by id, and alive, so that an id is of one tensor
         self.summed = 0
 
     def has(self, x: Any) -> bool:
         """Whether an object is such a tensor."""
-        return id(x) in self.found
+        return id(x) in self.tensors
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -80,7 +80,7 @@ class Pairs(TorchFunctionMode):
             if x.dim() == 0 and getattr(func, "__name__", "") == "sum" and self.has(given[0]):
                 self.summed = len(given[0])
             if x.dim() == 2 and 1 < len(x) == x.shape[1] and self._is_paired(x, given):
-                self.found[id(x)] = x
+                self.tensors[id(x)] = x
         return made
 
     def _is_paired(self, x: torch.Tensor, given: list[torch.Tensor]) -> bool:
