@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sympy import Add, Expr, ImmutableMatrix, diff, expand, factor
+from sympy import Abs, Add, Expr, ImmutableMatrix, Mul, Poly, diff, expand, factor, im
 
 from .algebra import at_one_site, vanishes
 from .calculus import derivative
@@ -20,6 +20,7 @@ from .symbols import Total, is_site
 
 STATES = 64
 SMALLEST = 1e-12  # part of a variance that a refreshment redraws
+REAL = 1e-9  # an imaginary part that is rounding
 SMALL_STEP = {step_size: 1e-9}
 
 Refusals = Iterator[tuple[str, str, str]]  # where within the recipe, what, what to do
@@ -176,10 +177,21 @@ def _proposed(where: str, b: Block, law: Law) -> Refusals:
     yield from _negative(where, law)
     for name in () if isinstance(law, DiscreteLaw) else law.positive:
         e = getattr(law, name)
-        of_one_site = factor(at_one_site(e))
-        if e.atoms(Block) and of_one_site.is_nonnegative and not of_one_site.is_positive:
+        if _has_zero(at_one_site(e)):
             what = f"{name} = {e} is 0 at some states, and {law} has no density there"
             yield where, what, "Add a positive number to it."
+
+
+def _has_zero(e: Expr) -> bool:
+    """Whether a formula is 0 at a state, by a real root of a factor that is a polynomial of one block and numbers."""
+    for f in Mul.make_args(factor(e)):
+        base = f.as_base_exp()[0]
+        base = base.args[0] if isinstance(base, Abs) else base
+        blocks = base.atoms(Block)
+        if len(base.free_symbols) == len(blocks) == 1 and base.is_polynomial(*blocks) and base.is_positive is not True:
+            if any(abs(im(root)) < REAL for root in Poly(base, *blocks).nroots()):
+                return True
+    return False
 
 
 def _unsuited(where: str, b: Block, law: Law) -> Refusals:

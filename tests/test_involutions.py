@@ -222,25 +222,29 @@ def test_uniforms_are_integrated_over_beside_normals_of_several_sites():
 
 
 @pytest.mark.parametrize(
-    "compare, jump",
+    "compare, jump, calls",
     [
-        (lambda u, x: u < x, lambda x: x),
-        (lambda u, x: (1 + x) * u >= 1, lambda x: 1 / (1 + x)),
-        (lambda u, x: 1 - u <= x, lambda x: 1 - x),
-        (lambda u, x: torch.log(u) < -x, lambda x: np.exp(-x)),
-        (lambda u, x: u > 1 + x, lambda x: 1 + 0 * x),
+        (lambda u, x: u < x, lambda x: x, 4),
+        (lambda u, x: (1 + x) * u >= 1, lambda x: 1 / (1 + x), 4),
+        (lambda u, x: 1 - u <= x, lambda x: 1 - x, 4),
+        (lambda u, x: (u > x / 3) & (u < x), lambda x: x / 3, 6),  # as at the start again at the end
+        (lambda u, x: torch.log(u) < -x, lambda x: np.exp(-x), 60),
+        (lambda u, x: u > 1 + x, lambda x: 1 + 0 * x, 2),
     ],
 )
-def test_a_jump_is_found_where_a_comparison_turns_or_by_bisection(compare, jump):
+def test_a_jump_is_found_where_a_comparison_turns_or_by_bisection(compare, jump, calls):
     x = np.linspace(0.1, 0.9, 5)
+    asked = []
 
     def moved(points):
+        asked.append(points)
         with one_step.Comparisons() as compared:
             after = torch.where(compare(torch.as_tensor(points[1]), torch.as_tensor(points[0])), 1.0, 0.0)
         return None, [after.numpy()], None, compared.differences
 
     found = one_step._threshold(moved, [x, x], 1, np.zeros(5))
     assert found == pytest.approx(jump(x), abs=1e-14)
+    assert len(asked) <= calls
 
 
 # ---- steps that are accepted by their work

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
-from sympy import exp
+from sympy import exp, expand
 
 import integrators
 from integrators import metropolis
@@ -206,6 +206,10 @@ def test_a_run_on_categories():
 REFUSED = {
     "a step without acceptance": (lambda: integrators.compile(DISCRETE), "without its acceptance"),
     "a variance of 0 at a state": (lambda: proposing(laws.Normal(theta, theta**2 - 2 * theta + 1)), "is 0 at some"),
+    "a variance with a root": (
+        lambda: proposing(laws.Normal(theta, (theta - 3) ** 2 * (theta**2 + 1))),
+        "is 0 at some",
+    ),
     "another support": (lambda: proposing(laws.Gamma(2, 1)), "no number of Gamma"),
     "too few categories": (lambda: proposing(langevin(c, 2), c), "no number of Categorical"),
     "a shape that moves": (lambda: proposing(laws.Gamma(1 + tau, 1), tau), "the shape of Gamma.* moves"),
@@ -226,6 +230,10 @@ REFUSED = {
         "in other coordinates",
     ),
 }
+
+
+def test_a_variance_that_is_an_even_power_without_a_root_is_declared():
+    assert proposing(laws.Normal(theta, expand((theta**2 + 2 * theta + 2) ** 2))).proposals
 
 
 @pytest.mark.parametrize("case", REFUSED)

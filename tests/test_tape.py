@@ -159,16 +159,19 @@ def test_a_mask_of_constants_is_on_a_tape():
     assert called(of_triangle, 2 * tape.CALLS).by_tape == "U is played from a tape"
 
 
-@pytest.mark.parametrize("how", ["compared", "written", "written into a view", "closed over"])
+@pytest.mark.parametrize("how", ["compared", "written", "written into a view", "written as out", "closed over"])
 def test_a_mask_by_values_is_taken_anew(how):
     outside = torch.ones(3, dtype=torch.bool)
 
     def masked(theta):
+        torch.zeros(3).add_(1).mul_(2)  # operations in place, whose results are their arguments
         mask = outside if how == "closed over" else torch.ones(3, dtype=torch.bool)
         if how == "compared":
             mask = theta > 0
         elif how == "written":
             mask.logical_and_(theta > 0)
+        elif how == "written as out":
+            torch.gt(theta.detach(), 0, out=mask)
         elif how == "written into a view":
             mask[:2].logical_and_(theta[:2] > 0)
         return theta[mask].exp().sum() + bowl(theta)
@@ -240,17 +243,19 @@ FACTOR = 1.0
 class Scaled:
     """A bowl by factors that stand where Python keeps numbers."""
 
-    __slots__ = ("slot", "__dict__")
+    __slots__ = ("slot", "__private", "__dict__")
     of_class = 1.0
 
     def __init__(self):
-        self.slot = self.attribute = 1.0
+        self.slot = self.__private = self.attribute = 1.0
+        self.method = {"number": 1.0}.get
         self.items, self.tensor, self.array = [1.0], torch.ones(3), np.ones(3)
         self.kept = {"item": FrozenFactor(1.0)}
         self.variable = factor_of(1.0)
 
     def __call__(self, theta):
-        numbers = self.slot * self.attribute * self.items[0] * self.of_class * FACTOR * self.kept["item"].number
+        numbers = self.slot * self.__private * self.attribute * self.items[0] * self.of_class * FACTOR
+        numbers *= self.kept["item"].number * self.method("number")
         return (theta * self.tensor * torch.tensor(self.array, dtype=theta.dtype)).sum() * numbers * self.variable()
 
 
@@ -280,18 +285,20 @@ def set_function(energy):
     "change",
     [
         lambda energy: setattr(energy, "slot", 3.0),
+        lambda energy: setattr(energy, "_Scaled__private", 3.0),
         lambda energy: setattr(energy, "attribute", 3.0),
         lambda energy: energy.items.__setitem__(0, 3.0),
         lambda energy: energy.kept.update(item=FrozenFactor(3.0)),
         lambda energy: setattr(energy, "tensor", torch.full((3,), 3.0)),
         lambda energy: energy.array.fill(3.0),
         lambda energy: energy.variable(3.0),
+        lambda energy: energy.method.__self__.update(number=3.0),
         lambda energy: setattr(Scaled, "of_class", 3.0),
         lambda energy: globals().__setitem__("FACTOR", 3.0),
         set_data,
         set_function,
     ],
-    ids="slot attribute item nested tensor numpy variable class global data default".split(),
+    ids="slot private attribute item nested tensor numpy variable method class global data default".split(),
 )
 def test_a_tape_ends_where_the_energy_reads_another_number(change, monkeypatch):
     """At that call; another tape is made later."""
@@ -345,11 +352,12 @@ def test_an_energy_by_a_long_array_of_numpy_has_no_tape():
 def test_other_default_dtypes_have_other_tapes():
     potential = called(lambda theta: bowl(theta + torch.zeros(3)), 2 * tape.CALLS)
     assert potential.by_tape == "U is played from a tape"
+    before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
         assert potential.jet(points(0).float(), orders=ORDERS).value.dtype == torch.float64
     finally:
-        torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(before)
 
 
 def test_an_energy_that_changes_out_of_sight_is_found_and_called_from_there_on():

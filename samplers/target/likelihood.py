@@ -1,12 +1,13 @@
 """The log likelihood of a model as a function, at a draw of the priors: whether it fails, or pairs data with others."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from recipe.errors import RecipeError, warn
 
@@ -28,9 +29,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
 
     >>> check_likelihood(lambda v: -((v["mu"] - torch.zeros(3)) ** 2).sum(), {"mu": torch.zeros(())})
     """
-    try:
-        inspect.signature(log_likelihood).bind(theta)
-    except (TypeError, ValueError):
+    if not _takes(log_likelihood, theta) or _takes(log_likelihood, theta, None):
         return
     pairs = Pairs()
     try:
@@ -51,6 +50,15 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
         )
 
 
+def _takes(function: Callable, *arguments: Any) -> bool:
+    """Whether a function may be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 class Pairs(TorchFunctionMode):
     """Follows tensors `(n, n)` that pair a column with a row: those of which no argument has as many numbers.
 
@@ -64,30 +72,38 @@ class Pairs(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tensors: dict[int, torch.Tensor] = {}  # by id, and alive, so that an id is of one tensor
+        self.tensors: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self.summed = 0
 
     def has(self, x: Any) -> bool:
         """Whether an object is such a tensor."""
-        return id(x) in self.tensors
+        return isinstance(x, torch.Tensor) and x in self.tensors
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        for x in tree_leaves(made):
-            if not isinstance(x, torch.Tensor) or not given:
+        results = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        for x in tree_leaves(results):
+            if not isinstance(x, torch.Tensor) or not tensors:
                 continue
-            if x.dim() == 0 and getattr(func, "__name__", "") == "sum" and self.has(given[0]):
-                self.summed = len(given[0])
-            if x.dim() == 2 and 1 < len(x) == x.shape[1] and self._is_paired(x, given):
-                self.tensors[id(x)] = x
-        return made
+            if x.dim() == 0 and getattr(func, "__name__", "") == "sum" and self.has(tensors[0]):
+                self.summed = len(tensors[0])
+            if x.dim() == 2 and 1 < len(x) == x.shape[1] and self._is_paired(x, tensors):
+                self.tensors[x] = True
+        return results
 
-    def _is_paired(self, x: torch.Tensor, given: list[torch.Tensor]) -> bool:
-        """Whether the numbers of a tensor are by the pairs of its arguments, or of such tensors among them."""
-        if any(y.shape == x.shape and not self.has(y) for y in given):
+    def _is_paired(self, x: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
+        """Whether the numbers of a tensor are by the pairs of its arguments, or of such tensors among them.
+
+        Pairs of one tensor with itself are meant, as in an energy of distances.
+        """
+        if any(y.shape == x.shape and not self.has(y) for y in arguments):
+            return False
+        if (
+            not any(map(self.has, arguments))
+            and len({id(y) if y._base is None else id(y._base) for y in arguments}) == 1
+        ):
             return False
         try:
-            return torch.broadcast_shapes(*(y.shape for y in given)) == x.shape
+            return torch.broadcast_shapes(*(y.shape for y in arguments)) == x.shape
         except RuntimeError:
             return False

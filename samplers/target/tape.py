@@ -219,8 +219,10 @@ class Recorder(TorchDispatchMode):
         return self.slots[id(x)]
 
     def _made(self, x: torch.Tensor) -> Slot:
-        self.alive.append(x)
-        return self.slots.setdefault(id(x), Slot(len(self.slots)))
+        if id(x) not in self.slots:  # an operation in place returns its argument
+            self.alive.append(x)
+            self.slots[id(x)] = Slot(len(self.slots))
+        return self.slots[id(x)]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -244,9 +246,10 @@ class Recorder(TorchDispatchMode):
         if of_constants:
             self.constants.update(one.results)
         elif func._schema.is_mutable:
-            changed = [x for x, a in zip(args, func._schema.arguments) if a.alias_info is not None]
-            written = {memory(x) for x in tree_leaves(changed)}
-            self.constants = {slot for slot in self.constants if memory(self.alive[slot.number]) not in written}
+            by_name = {a.name: x for a, x in zip(func._schema.arguments, args)} | (kwargs or {})
+            changes = [by_name.get(a.name) for a in func._schema.arguments if a.alias_info is not None]
+            places = {memory(x) for x in tree_leaves(changes) if isinstance(x, torch.Tensor)}
+            self.constants = {slot for slot in self.constants if memory(self.alive[slot.number]) not in places}
         return made
 
     def _has_fixed_shape(self, function: Any, args: tuple, slots: tuple) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributions import Distribution, Transform, biject_to, constraints
+from torch.distributions import Distribution, Transform, Wishart, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
 from recipe.arguments import check_known, number
@@ -178,9 +178,11 @@ class _Unchecked:
 unchecked = _Unchecked()  # inside of it, densities outside of the support are not finite and do not raise
 
 
-def drawn(law: Distribution) -> torch.Tensor:
+def sample_of(law: Distribution) -> torch.Tensor:
     """A draw of a law, without torch's warning that one of a Wishart law is singular, which torch says of them all."""
-    with warnings.catch_warnings():
+    if not isinstance(law, Wishart):
+        return law.sample()
+    with GENERATOR, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Singular sample detected")
         return law.sample()
 
@@ -224,10 +226,12 @@ class Variable:
 
     def is_hierarchical(self, before: Values) -> bool:
         """Whether the prior has a location and a scale, and one of them depends on the variables before."""
+        if isinstance(self.prior, Distribution):
+            return False
         with torch.enable_grad():
             law = self.law({name: x.detach().clone().requires_grad_() for name, x in before.items()})
             map = centring(law, 0.0)
-            return map is not None and map(torch.ones_like(drawn(law))).requires_grad
+            return map is not None and map(torch.ones(law.batch_shape + law.event_shape)).requires_grad
 
     def draw(self, before: Values, exact: bool = False) -> torch.Tensor:
         """A draw of what the constraint leaves of the prior, each independent part drawn again until it is inside.
@@ -235,7 +239,7 @@ class Variable:
         Where that is rare, a random value inside; refused if `exact`.
         """
         law = self.law(before)
-        value = drawn(law)
+        value = sample_of(law)
         if self.constraint is None:
             return value
         axes = max(self.constraint.event_dim, len(law.event_shape))  # of a part
@@ -243,7 +247,7 @@ class Variable:
             inside = self.constraint.check(value).reshape(*value.shape[: value.dim() - axes], -1).all(-1)
             if inside.all():
                 return value
-            value = torch.where(inside[(..., *[None] * axes)], value, drawn(law))
+            value = torch.where(inside[(..., *[None] * axes)], value, sample_of(law))
         if exact:
             what = f"in {ATTEMPTS} draws the prior of '{self.name}' is not within its constraint"
             raise RecipeError("model, prior", what, do="Take a prior with more of its mass there.")

@@ -1,11 +1,19 @@
 """Watches: whether what a function of Python reads beside its arguments is what it was."""
 
 import sys
-import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from pathlib import Path
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -14,10 +22,11 @@ import torch
 
 from integrators.kernels.addresses import starts
 
-OBJECTS = 20_000  # of a watch, at most
+OBJECTS = 5000  # of a watch, at most: they are compared at each call
 BYTES = 2**14  # of arrays of numpy, at most
 CONSTANT = (bool, int, float, complex, str, bytes, CodeType, ModuleType, sp.Basic)
 OWN = ("recipe", "integrators", "samplers")  # packages whose globals stay, as those of other libraries do
+INSTALLED = {"site-packages", "dist-packages"}  # folders of libraries
 EMPTY = (dict, OrderedDict, set)  # of hooks of torch's modules, a dozen each
 Read = Callable[[], Iterable[Any]]
 
@@ -69,7 +78,11 @@ class Watch:
     def change(self) -> str:
         """The type of an object that holds others than at the start, or is another array; empty if there is none."""
         for one, read, objects, ids in self.places:
-            if [*map(id, read())] != ids and not _are_equal([*read()], objects):
+            try:
+                is_changed = [*map(id, read())] != ids and not _are_equal([*read()], objects)
+            except Exception:  # raised by a variable that is gone, or a container that another thread changes
+                is_changed = True
+            if is_changed:
                 return type(one).__name__
         if self._memory() != self.memory:
             return "Tensor"
@@ -97,6 +110,8 @@ def _fixed(one: Any) -> Iterable[Any]:
         yield from one
     elif isinstance(one, MethodType):
         yield from (one.__self__, one.__func__)
+    elif isinstance(one, BuiltinMethodType):
+        yield one.__self__
     elif isinstance(one, partial):
         yield from (one.func, *one.args, *one.keywords.values())
     elif isinstance(one, property):
@@ -113,7 +128,7 @@ def _reads(one: Any) -> Iterator[Read]:
     """Functions that list what an object holds and may exchange: its items, attributes and variables."""
     if isinstance(one, FunctionType):
         yield from _variables(one)
-    elif isinstance(one, dict):
+    elif isinstance(one, (dict, MappingProxyType)):
         yield one.values
     elif isinstance(one, (list, set, deque)):
         yield one.__iter__
@@ -124,9 +139,18 @@ def _reads(one: Any) -> Iterator[Read]:
     elif hasattr(one, "__dict__") and (vars(one) or not _is_library(type(one).__module__)):
         yield vars(one).values
     if not isinstance(one, type):
-        slots = [name for kind in type(one).__mro__ for name in vars(kind).get("__slots__", ())]
+        kinds = [kind for kind in type(one).__mro__ if not _is_library(kind.__module__)]
+        slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
         if slots:
-            yield lambda: [getattr(one, name, None) for name in slots]
+            yield lambda: [_content(slot, one) for slot in slots]
+
+
+def _content(slot: MemberDescriptorType, one: Any) -> Any:
+    """What an object holds in a slot; None of an empty one."""
+    try:
+        return slot.__get__(one)
+    except AttributeError:
+        return None
 
 
 def _variables(function: FunctionType) -> Iterator[Read]:
@@ -166,5 +190,6 @@ def _is_library(module: str | None) -> bool:
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__" or top in OWN:
         return True
-    file = getattr(sys.modules.get(top), "__file__", None) or ""
-    return file.startswith((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+    own = sys.modules.get(top)
+    file = getattr(own, "__file__", None) or next(iter(getattr(own, "__path__", ())), "")
+    return not INSTALLED.isdisjoint(Path(file).parts)

@@ -165,11 +165,12 @@ def _threshold(moved, points, k, beyond):
     low = np.where(beyond > 0, np.minimum(beyond + 2.0**-45, 1), 2.0**-60)
     high = np.full_like(low, 1 - 2.0**-50)
     (_, first, _, there), (_, last, _, here) = (moved(_at(points, k, u)) for u in (low, high))
-    ends, left = np.ones_like(low), ~are_equal(last, first)
+    ends, is_open = np.ones_like(low), np.ones_like(low, dtype=bool)
     for limit in np.sort(_roots(low, high, there, here), axis=0):
         before, after = (are_equal(images(points, limit * factor), first) for factor in (1 - 1e-12, 1 + 1e-12))
-        found = left & before & ~after
-        ends, left = np.where(found, limit, ends), left & ~found
+        turns = is_open & before & ~after
+        ends, is_open = np.where(turns, limit, ends), is_open & ~turns
+    left = is_open & ~are_equal(last, first)  # for a bisection
     if left.any():
         points, low, high = [x[left] for x in points], low[left], high[left]
         first = images(points, low)
