@@ -146,7 +146,7 @@ def _reads(one: Any) -> Iterator[Read]:
 
 
 def _content(slot: MemberDescriptorType, one: Any) -> Any:
-    """What an object holds in a slot; None of an empty one."""
+    """Returns the content of a slot, None where the slot is empty."""
     try:
         return slot.__get__(one)
     except AttributeError:
