@@ -33,9 +33,7 @@ def own(name):
 # ---- right drifts
 
 
-@pytest.mark.parametrize(
-    "name", covering(CASES, {*EVERY_MECHANISM, "sgrld", "sgrld-dense", "msgnht", "atmc"} - {"sgrhmc"})
-)
+@pytest.mark.parametrize("name", covering(CASES, {*EVERY_MECHANISM, "sgrld", "sgrld-dense"} - {"sgrhmc", "santa"}))
 def test_the_own_drift_of_a_stock_recipe_is_right(name):
     R, result = own(name)
     assert result.ok and result.residual == 0 and not result.missing
@@ -45,7 +43,7 @@ def test_the_own_drift_of_a_stock_recipe_is_right(name):
     assert str(result).startswith("exp(-H) is invariant\n  proved   Q")
 
 
-@pytest.mark.parametrize("name", ["sgrld", "sghmc", "sgnht", "atmc"])
+@pytest.mark.parametrize("name", ["sgrld", "sghmc", "sgnht", slow("atmc")])
 def test_the_drift_at_another_temperature_is_right_and_Q_is_that_of_temperature_1(name):
     R = CASES[name].recipe
     result = diagnose(R.state, R.H, R.tempered_drift, R.D, temperature=HOT)
@@ -110,11 +108,11 @@ SMALL = {"psgld-gamma": 5e-3}  # its Gamma is small at every alpha near 1
     (
         "psgld-gamma",
         "sgrld",
-        "sgrld-dense",
+        slow("sgrld-dense"),
         "sgrld-simplex",
         "sgrld-cir",
         "sghmc",
-        "sgrhmc",
+        slow("sgrhmc"),
         "sghmc-relativistic",
         slow("msgnht"),
         slow("sgld-sa-marginal"),
@@ -141,7 +139,7 @@ MENDED = {
 }
 
 
-@pytest.mark.parametrize("name", covering(MENDED, set(MENDED) - {"msgnht", "sgrld-dense", "sgrhmc"}))
+@pytest.mark.parametrize("name", covering(MENDED, ["sgld", "sgrld", "sgrld-cir", "sghmc"]))
 def test_what_a_mutant_of_a_stock_recipe_lacks_is_named_exactly(name):
     R = CASES[name].recipe
     chosen = [mutant for mutant in mutants(R) if mutant[0] in MENDED[name]]
@@ -249,7 +247,13 @@ def diagnosed(name):
     return diagnose(tuple(drift), H, drift, D)
 
 
-LONG_AND_WRONG = {"Gaussian thermostat", "friction without the thermostat"}
+LONG_AND_WRONG = {
+    "Gaussian thermostat",
+    "friction without the thermostat",
+    "noise without the mass",
+    "thermostat p^2/m - 2",
+    "naive relativistic SGHMC",
+}
 
 
 @pytest.mark.parametrize("name", covering(WRONG, set(WRONG) - LONG_AND_WRONG))
@@ -270,7 +274,7 @@ def test_a_named_mistake_is_found_where_it_is_and_mended(name):
     "name, block, rate",
     [
         ("naive SGHMC", p, A / m),
-        ("noise doubled", p, A / m),
+        slow(("noise doubled", p, A / m)),
         ("friction doubled", p, -A / m),
         ("Gamma dropped", theta, -2),
     ],
