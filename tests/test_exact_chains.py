@@ -49,7 +49,7 @@ def moments_off(states, start, targets):
 
     def moments(state):
         x = [state[b.name].reshape(len(state[b.name]), -1) for b in targets]
-        return torch.stack([prod((y**n for y, n in zip(x, powers)), start=1.0).mean(1) for powers in powers_of(targets)])
+        return torch.stack([prod((y**n for y, n in zip(x, ns)), start=1.0).mean(1) for ns in powers_of(targets)])
 
     apart = torch.stack([moments(state) for state in states[len(states) // 2 :]]).mean(0) - moments(start)
     scores = apart.mean(1).abs() / (apart.std(1) / apart.shape[1] ** 0.5)
