@@ -82,9 +82,10 @@ def ensemble_of(members, epochs=3, folder=None):
 def main(folder):
     rank, ranks = distributed.begin()
     torch.set_num_threads(1)
-    result = {f"{name}.{block}": x for name in RUNS for block, x in drawn(name).items()}
-    account = {"ranks": ranks, "diverged": drawn("lost").diverged}
-    info = drawn("accepted").info
+    runs = {name: drawn(name) for name in RUNS}
+    result = {f"{name}.{block}": x for name, draws in runs.items() for block, x in draws.items()}
+    account = {"ranks": ranks, "diverged": runs["lost"].diverged}
+    info = runs["accepted"].info
     account |= {name: json.dumps(info[name]) for name in ("acceptance", "swaps", "averages", "divergences", "e_bfmi")}
     result["weights"] = trained(rank, ranks)
     result["members"] = distributed.gather(ensemble_of(distributed.share(3)))

@@ -5,6 +5,7 @@ import pytest
 from calibration import calibrated, histogram, main, of_accuracy, of_evidence
 
 
+@pytest.mark.slow
 def test_every_kind_of_error_has_a_histogram(capsys):
     main(["--problems", "1"])
     shown = capsys.readouterr().out
@@ -12,6 +13,9 @@ def test_every_kind_of_error_has_a_histogram(capsys):
         assert f"{kind}: 1 z-scores" in shown
     for kind in ("Monte Carlo", "bias of the step"):
         assert f"{kind}, mean: " in shown and f"{kind}, sd: " in shown
+
+
+def test_a_histogram_has_the_moments_of_its_scores():
     head, *lines = histogram("z", np.array([-7.0, 0.1, 0.2]))
     assert head == "z: 3 z-scores, mean -2.23, sd 3.37, largest 7.00"
     assert [line.split()[:2] for line in lines if "#" in line] == [["-5.0", "1"], ["0.0", "2"]]

@@ -186,7 +186,7 @@ def fast(monkeypatch):
 
 @pytest.mark.parametrize("run", [sampled, trained])
 def test_a_harmed_folder_ends_as_a_whole_one_or_is_refused(run, tmp_path):
-    counts = corruptions(run, 20, 1, tmp_path)
+    counts = corruptions(run, 12, 1, tmp_path)
     assert counts["equal"] >= 3 and counts["refused"] >= 3
 
 

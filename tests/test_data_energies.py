@@ -198,7 +198,7 @@ def test_every_sampler_runs_on_a_kernel_with_data(case):
     assert (by_torch["theta"] - by_kernel["theta"]).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("sites", covering([1, 2, 14, 64, 65, 300], [1, 14, 65]))
+@pytest.mark.parametrize("sites", covering([1, 2, 14, 64, 65, 300], [1, 65]))
 def test_any_number_of_sites_and_rows(sites):
     for rows, batch_size in ((1, None), (9, 2), (64, 64), (65, 3), (200, 129)):
         energy, more = ENERGIES["logistic"][0], {"sites": sites, "rows": rows}

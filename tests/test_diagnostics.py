@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.signal
 import torch
+from covering import slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -543,18 +544,15 @@ def test_of_many_chains_some_are_drawn_and_the_title_says_so():
     "values",
     [
         normal(1, 1),
-        normal(1, 2),
-        normal(3, 1),
-        normal(2, 3),
-        normal(1, 100),
+        *map(slow, [normal(1, 2), normal(3, 1), normal(2, 3), normal(1, 100)]),
         normal(4, 30).bfloat16(),
         torch.ones(2, 20),
         normal(2, 40) > 0,
-        torch.arange(80).reshape(2, 40),
+        slow(torch.arange(80).reshape(2, 40)),
         torch.full((2, 20), math.nan),
-        normal(2, 20, 1, 1),
+        slow(normal(2, 20, 1, 1)),
         normal(2, 20).index_fill(1, torch.tensor(3), math.inf),
-        torch.tensor([[1.0, 1 + 2**-52] * 9], dtype=torch.float64),
+        slow(torch.tensor([[1.0, 1 + 2**-52] * 9], dtype=torch.float64)),
     ],
 )
 def test_short_constant_and_odd_runs_are_drawn(values, tmp_path, capfd):
@@ -583,6 +581,7 @@ def test_the_picture_shows_the_draws_and_leaves_no_window(tmp_path):
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_usual_run_is_quick(tmp_path):
     plot(of(normal(1, 5)))  # imports
     x = autoregression(0.95, 4, 10_000, 4)

@@ -150,10 +150,7 @@ FROZEN = {  # what is frozen, and the bias that the step itself may have
 }
 
 
-ALWAYS = ("psgld, 0.99", "santa")  # without momenta, and with them
-
-
-@pytest.mark.parametrize("name", covering(RUNS, [*ALWAYS, "psgld-gamma, 0.9", "isgd"]))
+@pytest.mark.parametrize("name", covering(RUNS, ["psgld, 0.99", "psgld-gamma, 0.9", "isgd", "santa"]))
 def test_a_running_adaptation_has_its_stated_bias(name):
     assert not CLAIMS["known bias"].failures({name: beyond(excess_of(name) - RUNS[name].bias, 0.5)})
 
@@ -192,7 +189,7 @@ def test_the_docstring_states_the_bias(recipe, text):
     assert text in recipe.doc
 
 
-@pytest.mark.parametrize("name", covering(FROZEN, ALWAYS))
+@pytest.mark.parametrize("name", covering(FROZEN, ["psgld, 0.99"]))
 def test_the_bias_goes_with_the_adaptation(name):
     still, of_the_step = FROZEN[name]
     assert not CLAIMS["known bias"].failures({name: beyond(RUNS[name].excess(freeze=still), of_the_step)})
@@ -204,7 +201,7 @@ def test_the_bias_goes_with_the_adaptation(name):
     [
         slow(("psgld, 0.9", "alpha*V +", "0*V +")),  # without memory
         ("psgld-gamma, 0.9", "*x3*x4", "*0"),  # without Gamma
-        ("santa", "sigma*V +", "0*V +"),
+        slow(("santa", "sigma*V +", "0*V +")),
         slow(("sghmc-adaptive", "*tau + 1", "*0 + 1")),  # the memory of one step
         ("isgd", "(1 - mu)/2", "(1 - mu)"),
     ],
@@ -323,7 +320,9 @@ def test_the_averages_of_sa_lock_the_signal_into_the_spike(recipe, h, steps):
     assert means.mean() < POSTERIOR.mean(lambda w: w) / 10
 
 
-@pytest.mark.parametrize("recipe", [SGHMCSAMarginal, SGHMCSAGibbs], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe", covering([SGHMCSAMarginal, SGHMCSAGibbs], [SGHMCSAGibbs]), ids=lambda recipe: recipe.name
+)
 def test_the_other_modes_find_the_posterior(recipe):
     means = weight(recipe, 0.05, 1000)
     assert not CLAIMS["known bias"].failures({recipe.name: beyond(means - POSTERIOR.mean(lambda w: w), 0.01)})

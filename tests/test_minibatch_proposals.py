@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from covering import covering, slow
 from error_budget import CLAIMS
 
 from recipe import Energy, Recipe, RecipeError, copies, data_total, datum, scalar, swap, total, vector
@@ -56,14 +57,16 @@ def scores_of(name):
     return {(name, k): off / ((x**k).std() / CHAINS**0.5) for k, off in means.items()}, draws.info["acceptance"]
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(
+    "name", covering(WORDS, ["MALA", "AMAGOLD", "SGNHT"])
+)  # no momenta, several steps, a thermostat
 def test_the_law_is_exact(name):
     scores, acceptance = scores_of(name)
     assert not CLAIMS["minibatch proposals"].failures(scores)
     assert 0.1 < np.mean(acceptance) < 0.8
 
 
-@pytest.mark.parametrize("name", ["GHMC", "no palindrome"])
+@pytest.mark.parametrize("name", ["GHMC", slow("no palindrome")])
 def test_acceptance_by_an_estimate_of_U_is_not(name, monkeypatch):
     monkeypatch.setattr(Evaluations, "_value", lambda self, part, theta: self._on_latest(part, theta, {0}).value)
     scores, _ = scores_of(name)

@@ -7,6 +7,7 @@ import pytest
 import scipy
 import sympy
 import torch
+from covering import covering
 from scipy.linalg import expm
 
 import integrators
@@ -224,7 +225,11 @@ def test_fisher_scoring_is_exact_on_a_correlated_gaussian(stiff, h, noise):
 # ---- the emitted text
 
 
-@pytest.mark.parametrize("name, word", WORDS)
+# other masses and words have their laws above
+EACH_TERM = [*WORDS[:4], ("magnetic", "F A"), ("friction", "B A O A B")]
+
+
+@pytest.mark.parametrize("name, word", covering(WORDS, EACH_TERM))
 def test_layers_of_checks_pass(name, word):
     layers = ["symbolic", "generator", "differential", "linear law", "one-step defect", "work"]
     report = check(RECIPES[name], word, layers=layers)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from sympy import S
 
 import integrators
@@ -42,7 +43,9 @@ def about_a_mean(**more):
     return horowitz(**dict(H=H, jumps={"R": refresh(p, rate=nu, persistence=c)}, scheme="R A F R") | more)
 
 
-@pytest.mark.parametrize("recipe", [horowitz(), about_a_mean(metropolis=False)], ids=["every step", "about a mean"])
+@pytest.mark.parametrize(
+    "recipe", [horowitz(), slow(about_a_mean(metropolis=False))], ids=["every step", "about a mean"]
+)
 def test_the_law_is_that_of_H_and_every_layer_agrees(recipe):
     report = assert_stationary(recipe)
     assert recipe.check(temperature=0.7).exact and "no work" in str(integrators.metropolised(horowitz()))

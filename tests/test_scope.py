@@ -6,6 +6,7 @@ theta is (chains, sites), the tensors end to end; a scalar block is (chains, ten
 import numpy as np
 import pytest
 import torch
+from covering import EVERY_MECHANISM, covering
 from statements import interpret
 from sympy import Symbol, sqrt
 
@@ -100,7 +101,7 @@ def stepped(step, state, noise, parameters, observe, **more):
     return state
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", covering(RECIPES, {*EVERY_MECHANISM, *OWN} & set(RECIPES)))
 def test_a_step_over_tensors_is_a_step_of_every_tensor_by_itself(name):
     whole, alone = compile(RECIPES[name], scope="tensor"), compile(RECIPES[name])
     state, drawn, parameters = map(tensors, inputs(whole, CHAINS, (SITES,), sizes=SIZES))
@@ -127,7 +128,7 @@ def test_a_step_over_tensors_is_a_step_of_every_tensor_by_itself(name):
 
 
 @pytest.mark.parametrize("oracle", [interpret, flow_by_flow])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", covering(RECIPES, {*EVERY_MECHANISM, *OWN} & set(RECIPES)))
 def test_the_emitted_step_over_tensors_equals_the_oracle(name, oracle):
     step = compile(RECIPES[name], scope="tensor")
     state, drawn, parameters = inputs(step, CHAINS, (SITES,), sizes=SIZES)
