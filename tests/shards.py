@@ -161,9 +161,11 @@ def loops(mesh, folder, found, said):
             found |= {f"late {key}": x for key, x in late.items() if key != "noise"}
             said["report"] = str(optimizer.report().ok)
             said["print"] = repr(optimizer)
-    params = sharded(mesh, PLACED["columns"])
-    walked("sgnht", params)
-    found["columns"] = whole(params)
+    grid = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copies", "rows"))
+    for name, there in (("columns", mesh), ("copies", grid)):
+        params = sharded(there, PLACED[name])
+        walked("sgnht", params)
+        found[name] = whole(params)
     half = [torch.nn.Parameter(p.detach().bfloat16()) for p in sharded(mesh, PLACED["rows"])]
     optimizer = made("sghmc", half)
     for _ in range(20):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from covering import covering
+from covering import covering, slow
 from error_budget import CLAIMS, standard_score
 from sympy import symbols
 
@@ -226,17 +226,18 @@ def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right()
     assert CLAIMS["coordinates"].failures(scores_of(draws["theta"])) == {}
 
 
-def test_scales_are_kept_where_sites_are_independent_or_their_parameter_is_given():
+def test_scales_are_kept_where_sites_are_independent():
     scales = torch.logspace(0, 2, 4, dtype=F64)
     settings = tune(
         UnderdampedLangevin, lambda t: ((t / scales) ** 2).sum() / 2, init=scales, metropolis=Metropolis(repeat=2)
     )
     assert "coordinates" not in settings.arguments and "the covariance has the condition 1" in str(settings)
+
+
+@pytest.mark.parametrize("given", [{"m": 1.0}, slow({})], ids=["m", "nothing"])
+def test_scales_of_a_correlated_energy_are_kept_where_their_parameter_is_given(given):
     correlated = Energy((x, y), U=(x**2 + y**2 - 1.9 * x * y) * 5)
-    given = tune(
-        UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2), m=1.0
-    )
-    assert "coordinates" not in given.arguments
-    symbolic = tune(UnderdampedLangevin, correlated, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2))
-    assert isinstance(symbolic.arguments["coordinates"], Affine)
-    assert sample(UnderdampedLangevin, correlated, steps=5, progress=False, **symbolic.arguments)["theta"].shape[2] == 2
+    how = dict(init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2))
+    arguments = tune(UnderdampedLangevin, correlated, **how, **given).arguments
+    assert isinstance(arguments.get("coordinates"), Affine) is not bool(given)
+    assert sample(UnderdampedLangevin, correlated, steps=5, progress=False, **arguments)["theta"].shape[2] == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from covering import slow
+from covering import covering, slow
 from error_budget import CLAIMS, Z
 from sympy import symbols
 from torch.distributions import Independent, MultivariateNormal, Normal, StudentT, Uniform
@@ -46,7 +46,7 @@ def regression(rows, sd, coefficients=3):
     return (X, z), U, float(law.log_prob(z))
 
 
-@pytest.mark.parametrize("recipe", [slow(UnderdampedLangevin), SGLD, SGNHT], ids=lambda r: r.name)
+@pytest.mark.parametrize("recipe", [slow(UnderdampedLangevin), SGLD, slow(SGNHT)], ids=lambda r: r.name)
 def test_a_conjugate_regression_has_its_evidence(recipe):
     data, U, exact = regression(20, 1.0)
     result = samplers.evidence(recipe, U, data=data, reference=Normal(torch.zeros(3, dtype=torch.float64), 1.0))
@@ -54,6 +54,7 @@ def test_a_conjugate_regression_has_its_evidence(recipe):
     assert result.error < 0.1 and abs(result.integral - exact) < 0.3
 
 
+@pytest.mark.slow
 def test_a_logistic_regression_has_the_evidence_of_a_long_bridge(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
     kind = torch.get_default_dtype()
@@ -89,7 +90,7 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", covering(REFERENCES, ["student", "quadratic energy"]))
 def test_every_reference_leads_to_one_evidence(name):
     result = samplers.evidence(
         UnderdampedLangevin, TARGETS["gaussian"], reference=REFERENCES[name], chains=128, moves=2
@@ -97,7 +98,7 @@ def test_every_reference_leads_to_one_evidence(name):
     assert CLAIMS["evidence"].failures({name: score(result, GAUSSIAN)}) == {}
 
 
-def test_energies_of_named_tensors_of_explicit_coordinates_and_on_data():
+def test_energies_of_named_tensors_and_of_explicit_coordinates():
     run = dict(chains=128, moves=2)
 
     def named(w):
@@ -107,6 +108,18 @@ def test_energies_of_named_tensors_of_explicit_coordinates_and_on_data():
     by_name = samplers.evidence(UnderdampedLangevin, named, reference=parts, **run)
     numbers = {"a": Normal(torch.tensor(0.0), 1.5), "b": Normal(torch.tensor(0.0), 2.5)}
     explicit = samplers.evidence(PLANE, TARGETS["gaussian"], reference=numbers, **run)
+    scores = {
+        "named": score(by_name, 3 * math.log(2 * math.pi) - math.log(2)),
+        "explicit": score(explicit, GAUSSIAN),
+    }
+    assert CLAIMS["evidence"].failures(scores) == {}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # by few bridges it does not believe itself
+@pytest.mark.parametrize(
+    "run", [dict(bridges=4, chains=64, moves=1), slow(dict(chains=128, moves=2))], ids=["few", "all"]
+)
+def test_a_symbolic_energy_on_data_has_the_evidence_of_the_function(run):
     data, U, exact = regression(10, 1.0)
     w = vector("w")
     row, out = datum("row", per=w), datum("out")
@@ -115,13 +128,8 @@ def test_energies_of_named_tensors_of_explicit_coordinates_and_on_data():
     prior = Normal(torch.zeros(3, dtype=torch.float64), 1.0)
     symbolic = samplers.evidence(UnderdampedLangevin, on_data, data=data, reference=prior, **run)
     function = samplers.evidence(UnderdampedLangevin, U, data=data, reference=prior, **run)
-    scores = {
-        "named": score(by_name, 3 * math.log(2 * math.pi) - math.log(2)),
-        "explicit": score(explicit, GAUSSIAN),
-        "data": score(symbolic, exact),
-    }
-    assert CLAIMS["evidence"].failures(scores) == {}
     assert symbolic.log_evidence == pytest.approx(function.log_evidence, abs=1e-6)
+    assert "bridges" in run or CLAIMS["evidence"].failures({"data": score(symbolic, exact)}) == {}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import covering
 
 import integrators
 import samplers
@@ -47,7 +48,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("energy", WRONG)
+@pytest.mark.parametrize("energy", covering(WRONG, ["no log-determinant", "the inverse metric"]))
 def test_wrong_metrics_are_refuted(energy):
     finding = declared(U + WRONG[energy]).check()["marginal"]
     assert finding.verdict == "failed" and "log(G)" in finding.answer
@@ -124,11 +125,11 @@ def stationary(chains):
     return {"theta": x, "p": METRIC.at(x).root() @ z[:, 2:], "direction": signs, "work": zero, "accepted": zero}
 
 
-def energy_of(state):
-    """H of every chain at T = 1, by its formula."""
+def energy_of(state, temperature=1.0):
+    """H of every chain, by its formula."""
     matrix = torch.vmap(softabs)(state["theta"])
     momentum = (state["p"] * torch.linalg.solve(matrix, state["p"])).sum(1) / 2
-    return FUNCTIONS["value"](state["theta"]) + momentum + torch.logdet(matrix) / 2
+    return FUNCTIONS["value"](state["theta"]) + momentum + temperature * torch.logdet(matrix) / 2
 
 
 def leapt(state, h, source):
@@ -157,14 +158,12 @@ def way_back(source, h):
 
 def expansion(source, h=0.3, d=1e-5):
     """The largest of |det dz'/dz| - 1, by central differences."""
-    state = stationary(50)
-
-    def image(k, sign):
-        z = torch.cat([state["theta"], state["p"]], 1) + sign * d * torch.eye(4, dtype=torch.float64)[k]
-        after = leapt({"theta": z[:, :2], "p": z[:, 2:]}, h, source)
-        return torch.cat([after["theta"], after["p"]], 1)
-
-    slopes = torch.stack([(image(k, 1) - image(k, -1)) / (2 * d) for k in range(4)], 2)
+    state, moves = stationary(50), d * torch.eye(4, dtype=torch.float64)[:, None]
+    at = torch.cat([state["theta"], state["p"]], 1)
+    z = torch.stack([at + moves, at - moves]).flatten(0, 2)
+    after = leapt({"theta": z[:, :2], "p": z[:, 2:]}, h, source)
+    above, below = torch.cat([after["theta"], after["p"]], 1).reshape(2, 4, 50, 4)
+    slopes = ((above - below) / (2 * d)).permute(1, 2, 0)
     return float((torch.linalg.det(slopes).abs() - 1).abs().nan_to_num(0).amax())
 
 
@@ -240,7 +239,19 @@ def features(state):
 ACCEPTED = {name: integrators.metropolised(recipe) for name, recipe in (("O L O", LANGEVIN), ("R L L L L", HMC))}
 
 
-@pytest.mark.parametrize("word", ACCEPTED)
+def test_the_work_of_a_leapfrog_is_the_change_of_H():
+    source, state = integrators.metropolised(LEAPFROG, accept=False).source, stationary(200)
+
+    def off(text):
+        exec(compile(text, "step", "exec"), namespace := {})
+        after = namespace["step"](state, 0.3, **FUNCTIONS, noise={}, G=METRIC, temperature=0.5)
+        return float((after["work"] - energy_of(after, 0.5) + energy_of(state, 0.5)).abs().nanmedian())
+
+    assert off(source) < 1e-9
+    assert "+ change2" in source and off(source.replace("+ change2", "")) > 0.01
+
+
+@pytest.mark.parametrize("word", covering(ACCEPTED, ["O L O"]))
 def test_accepted_steps_leave_the_law_as_it_is(word):
     """Two-sided at 4.4 standard errors for 10 means: a right step fails once in 10^4 seeds."""
     z, accepted = drift_of_means(ACCEPTED[word])
@@ -255,7 +266,7 @@ WRONG_STEPS = {  # word, change of the text, steps until it shows
 }
 
 
-@pytest.mark.parametrize("mutant", WRONG_STEPS)
+@pytest.mark.parametrize("mutant", covering(WRONG_STEPS, ["friction without its noise", "no acceptance"]))
 def test_wrong_accepted_steps_are_seen(mutant):
     word, right, wrong, steps = WRONG_STEPS[mutant]
     source = ACCEPTED[word].source
@@ -312,16 +323,24 @@ def test_a_friction_that_is_a_matrix_at_theta_is_exact_at_a_fixed_theta():
 # ---- runs
 
 
-def test_a_run_takes_a_metric_without_its_divergence_and_colder_chains():
-    """Null: chains at T = 0.5 have E x^2 = T of x ~ N(0, T); 5 standard errors over independent chains."""
-    run = dict(init=torch.zeros(2), chains=48, steps=15, warmup=15, temperature=0.5, step_size=1.0, progress=False)
-    draws = samplers.sample(HMC, banana, G=METRIC, **run)
-    means = draws["theta"][..., 0].double().square().mean(1)
-    assert abs(float(means.mean()) - 0.5) < 5 * float(means.std()) / 48**0.5
-    assert draws.info["law"] == "exact" and 0.6 < sum(draws.info["acceptance"]) / 48 <= 1
+RUN = dict(G=METRIC, init=torch.zeros(2), temperature=0.5, step_size=1.0, progress=False)
+
+
+def test_a_run_takes_a_metric_without_its_divergence():
+    draws = samplers.sample(HMC, banana, steps=3, **RUN)
+    assert draws.info["law"] == "exact" and sum(draws.info["acceptance"]) > 0
     with pytest.raises(RecipeError, match="and it is not given"):
         other = Recipe(name="overdamped", state=theta, H=U, D={theta: G})
-        samplers.sample(other, banana, init=torch.zeros(2), steps=3, step_size=0.1, G=METRIC)
+        samplers.sample(other, banana, steps=3, **RUN)
+
+
+@pytest.mark.slow
+def test_colder_chains_have_their_law():
+    """Null: chains at T = 0.5 have E x^2 = T of x ~ N(0, T); 5 standard errors over independent chains."""
+    draws = samplers.sample(HMC, banana, chains=48, steps=15, warmup=15, **RUN)
+    means = draws["theta"][..., 0].double().square().mean(1)
+    assert abs(float(means.mean()) - 0.5) < 5 * float(means.std()) / 48**0.5
+    assert 0.6 < sum(draws.info["acceptance"]) / 48 <= 1
 
 
 def test_a_metric_may_be_constant_and_one_that_is_hidden_from_autograd_is_refused():

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from error_budget import CLAIMS
 from orders import slopes
 from torch import nn
@@ -35,6 +36,13 @@ def net(units=16, seed=1, positive=False, inputs=2):
 
 def bound(units=16):
     return Learned.bind(f=network(net(units, 1, True), name="f", sign="positive"), g=network(net(units, 2), name="g"))
+
+
+overdamped = Recipe(name="o", state=(theta,), H=potential(theta), D={theta: function("f", theta, sign="positive")})
+
+
+def bound_friction(units=4, seed=1):
+    return overdamped.bind(f=network(net(units, seed, positive=True, inputs=1), name="f", sign="positive"))
 
 
 # ---- the formulas and the step
@@ -112,7 +120,7 @@ def test_exp_of_minus_H_is_invariant_with_gamma_and_not_without():
 
 
 def test_a_run_keeps_weights_and_randomness_as_they_are():
-    recipe, energy = bound(units=4), Energy(theta, U=total(theta**2) / 2)
+    recipe, energy = bound_friction(), Energy(theta, U=total(theta**2) / 2)
     settings = dict(init=torch.zeros(2), chains=3, steps=20, step_size=0.05, progress=False)
     one, other = (samplers.sample(recipe, e, **settings)["theta"] for e in (energy, lambda z: (z**2).sum() / 2))
     assert torch.allclose(one, other, atol=1e-5) and one.isfinite().all()
@@ -214,7 +222,7 @@ def test_exp_of_minus_H_is_invariant_with_the_derivative_by_each_input(name, ind
 # ---- networks in a training loop
 
 
-@pytest.mark.parametrize("recipe", [bound(units=4), meta(units=4)], ids=["theta", "U"])
+@pytest.mark.parametrize("recipe", [slow(bound(units=4)), meta(units=4)], ids=["theta", "U"])
 def test_a_loop_makes_the_numbers_of_a_run(recipe):
     at = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
     run = dict(step_size=0.05, seed=3)
@@ -291,9 +299,7 @@ def test_a_kernel_is_refused_where_it_is_asked_for():
 
 def test_a_step_of_networks_is_accepted_by_its_work():
     """Gaussian noise of a spread that a network has, exact at a large step size: E exp(-W) = 1."""
-    overdamped = Recipe(name="o", state=(theta,), H=potential(theta), D={theta: function("f", theta, sign="positive")})
-    recipe = overdamped.bind(f=network(net(4, positive=True, inputs=1), name="f", sign="positive"))
-    step = metropolised(recipe, "Euler", accept=False)
+    step = metropolised(bound_friction(), "Euler", accept=False)
     generator = torch.Generator().manual_seed(3)
     points, weights = start()["theta"]
     at = torch.multinomial(torch.as_tensor(weights), 100_000, True, generator=generator)
@@ -312,11 +318,8 @@ def test_a_step_of_networks_is_accepted_by_its_work():
 
 def test_a_run_goes_on_with_the_networks_that_it_began_with(tmp_path):
     def drawn(seed, steps):
-        learned = Learned.bind(
-            f=network(net(seed=seed, positive=True), name="f", sign="positive"), g=network(net(seed=2), name="g")
-        )
         run = dict(init=torch.zeros(1, dtype=torch.float64), step_size=0.01, steps=steps, progress=False)
-        return samplers.sample(learned, lambda x: x.square().sum() / 2, checkpoint=tmp_path, **run)
+        return samplers.sample(bound_friction(seed=seed), lambda x: x.square().sum() / 2, checkpoint=tmp_path, **run)
 
     first = drawn(1, 5)
     assert torch.equal(drawn(1, 5)["theta"], first["theta"])

@@ -19,10 +19,6 @@ ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps at most; 1e-6
 def launched(folder, ranks, what="quick"):
     """Run the script on so many ranks; what each has found, and said."""
     on_ranks(ranks, SCRIPT, folder, what)
-    return found(folder, ranks, what)
-
-
-def found(folder, ranks, what="quick"):
     return [storage.read(folder / f"{what}-{ranks}-{r}.safetensors", "found") for r in range(ranks)]
 
 
@@ -32,19 +28,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def launches(folder):
-    """Two ranks, and then four, which go on from what the two have saved."""
-    on_ranks((2, 4), SCRIPT, folder, "quick")
+def two(folder):
+    return launched(folder, 2)
 
 
 @pytest.fixture(scope="module")
-def two(folder, launches):
-    return found(folder, 2)
-
-
-@pytest.fixture(scope="module")
-def four(folder, launches):
-    return found(folder, 4)
+def four(folder, two):
+    """They go on from what the two have saved."""
+    return launched(folder, 4)
 
 
 def alone(name, **how):
@@ -66,14 +57,16 @@ def test_sums_of_a_step_in_torch_text_are_over_all_ranks(two):
     assert_same(two, "santa when saved", shards.whole(alone("santa", steps=shards.SAVED)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows", "copies", "columns of rows"])
 def test_four_ranks_move_as_one_however_tensors_lie(name, four):
     """Copies are counted once; of some tensors some ranks have nothing; columns are many runs of sites."""
     assert_same(four, name, shards.whole(alone("sgnht")[0]))
 
 
-def test_columns_have_the_numbers_of_their_sites(two):
-    assert_same(two, "columns", shards.whole(alone("sgnht")[0]))
+@pytest.mark.parametrize("name", ["columns", "copies"])
+def test_columns_have_the_numbers_of_their_sites_and_copies_are_counted_once(name, two):
+    assert_same(two, name, shards.whole(alone("sgnht")[0]))
 
 
 def test_weights_of_half_precision_are_moved_as_copies_on_every_rank(two):
@@ -107,13 +100,19 @@ def test_temperatures_and_the_report_are_of_all_ranks(two):
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_a_network_goes_on_on_other_ranks_and_on_none_from_what_two_have_saved(folder, two, four):
+def test_a_network_goes_on_on_no_ranks_from_what_two_have_saved(folder, two):
     here = shards.loaded(shards.network(), 0, 1, folder / "saved")
     assert_same(two, "goes on", here)
-    assert_same(four, "goes on", here)
     net = shards.network()
     shards.trained(net, "psgld", steps=24)
     assert (shards.whole(net.parameters()) - here).abs().max() < ROUNDING
+
+
+@pytest.mark.slow
+def test_a_network_goes_on_on_four_ranks_from_what_two_have_saved(four):
+    net = shards.network()
+    shards.trained(net, "psgld", steps=24)
+    assert_same(four, "goes on", shards.whole(net.parameters()))
 
 
 def test_gradients_that_ddp_accumulates_make_the_weights_of_one_process(two):
