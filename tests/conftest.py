@@ -69,6 +69,15 @@ def gallery():
 
 
 @pytest.fixture
+def brief(monkeypatch):
+    """Pilot runs with short windows and trials."""
+    from samplers.tuning import pilot, tuner
+
+    monkeypatch.setattr(tuner, "LONGEST", tuner.SHORTEST)
+    monkeypatch.setattr(pilot, "TRIAL", 80)
+
+
+@pytest.fixture
 def study(papers, tmp_path):
     """A quick one."""
     from study import Scale, Study

@@ -183,7 +183,7 @@ def test_proposals_at_which_the_energy_raises_are_rejected():
     assert any("the energy raised" in str(w.message) and "outside of the box" in str(w.message) for w in seen)
 
 
-def test_tuning_looks_where_the_energy_raises():
+def test_tuning_looks_where_the_energy_raises(brief):
     settings = samplers.tune(samplers.SGLD, of_a_scale, init=torch.zeros(2))
     assert settings.arguments["step_size"] > 0
 

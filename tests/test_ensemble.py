@@ -3,9 +3,11 @@
 import copy
 import pickle
 import warnings
+from itertools import product
 
 import pytest
 import torch
+from covering import covering
 from torch.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from torch.nn.functional import cross_entropy, mse_loss
 
@@ -17,6 +19,7 @@ from samplers.testing.cases import CASES
 MEMBERS = 3
 DATA = 40
 FORMS = ["sgld", "sghmc", "sgnht", "sgfs", "psgld", "santa", "atmc", "sghmc-relativistic", "sgld-sa-gibbs"]
+WAYS = [*product(FORMS, ["torch", "cpp"])]
 random = torch.Generator().manual_seed(1)
 X = torch.randn(DATA, 3, generator=random, dtype=torch.float64)
 Y = torch.randn(DATA, 1, generator=random, dtype=torch.float64)
@@ -72,8 +75,7 @@ def loss_of(ensemble):
 # ---- members
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpp"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name, backend", covering(WAYS, WAYS[::4] + WAYS[3::4]))
 def test_a_member_moves_as_a_loop_of_its_own_with_its_chain(name, backend):
     """Its noise, thermostats and totals are those of one chain, in every order of memory; tied and frozen weights."""
     observed = CASES[name].recipe.observations

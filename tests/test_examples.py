@@ -320,6 +320,7 @@ def test_a_model_of_stan_is_moved_in_its_free_numbers_and_drawn_in_its_own(monke
 # ---- the guide, and regression by its rule
 
 
+@pytest.mark.slow
 def test_the_guide_chooses_trains_and_compares(images, tmp_path, capsys, float32):
     """On 120 images: which method is the better one is not asked of so few."""
     import guide

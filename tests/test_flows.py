@@ -5,6 +5,7 @@ Laplace transforms, matrix exponentials, an ODE solver; and over h against two s
 """
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -149,6 +150,11 @@ def test_a_geometric_flow_keeps_the_sign():
 # ---- Cox-Ingersoll-Ross
 
 
+@cache
+def cir():
+    return compile(square_root_diffusion())
+
+
 def mixture(step, start, h, T, **parameters):
     """(rate, shape, scale) of the step w' = scale Gamma(shape + Poisson(rate)), from the functions that it asks for."""
     asked = {}
@@ -173,7 +179,7 @@ RATES = [-0.8, 0.0, 1e-9, 0.6, 40.0]
 @pytest.mark.parametrize("start", [1e-8, 0.4, 30.0])
 def test_the_moments_of_a_square_root_diffusion_are_those_of_its_equation(start, k, T):
     """m' = a - k m, (E w^2)' = 2 (a + s) m - 2k E w^2 for dw = (a - k w) dt + sqrt(2 s w) dW."""
-    step, c, nu, h = compile(square_root_diffusion()), 1.3, 0.55, 0.5
+    step, c, nu, h = cir(), 1.3, 0.55, 0.5
     assert step.flows["A"].rule == "Cox-Ingersoll-Ross" and step.draws == {"w1": "poisson", "w2": "gamma"}
     a, s = c * (nu + T), T * c
     rate, shape, scale = mixture(step, start, h, T, k=k, c=c, nu=nu)
@@ -192,7 +198,7 @@ def transform(step, h, T, **parameters):
 @pytest.mark.parametrize("k", RATES)
 def test_the_laplace_transform_of_a_square_root_diffusion_solves_riccatis_equation_and_is_a_semigroup(k, T):
     """B' = -k B - s B^2 from B(0) = u, and A' = a B."""
-    step, parameters = compile(square_root_diffusion()), {"k": k, "c": 1.3, "nu": 0.55}
+    step, parameters = cir(), {"k": k, "c": 1.3, "nu": 0.55}
     a, s, h = 1.3 * (0.55 + T), T * 1.3, 0.5
     A, B = transform(step, h, T, **parameters)
     (A1, B1), (A2, B2) = transform(step, 0.2, T, **parameters), transform(step, 0.3, T, **parameters)
@@ -208,7 +214,7 @@ def test_the_laplace_transform_of_a_square_root_diffusion_solves_riccatis_equati
 @pytest.mark.parametrize("h", [0.01, 0.5, 20.0])
 def test_a_square_root_diffusion_keeps_its_gamma_law(h, T):
     """E exp(-u w) = (1 + u T c/k)^-(nu/T + 1), before and after a step of any size."""
-    step, k, c, nu = compile(square_root_diffusion()), 0.6, 1.3, 0.55
+    step, k, c, nu = cir(), 0.6, 1.3, 0.55
     A, B = transform(step, h, T, k=k, c=c, nu=nu)
 
     def stationary(u):

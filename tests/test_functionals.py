@@ -41,6 +41,7 @@ def test_the_step_of_sgld_has_the_bias_of_its_closed_form_in_the_energy(draws):
     assert result.verdict.startswith("The bias of the step is the largest")
 
 
+@pytest.mark.slow
 def test_minibatches_have_the_bias_of_their_noise_in_the_energy():
     """U~ of four of forty data, of variance 1: h V_g/2 of T, V_g = 40^2/4, is .2 of 1/2. Five standard errors."""
     generator = torch.Generator().manual_seed(0)
@@ -57,7 +58,8 @@ def test_minibatches_have_the_bias_of_their_noise_in_the_energy():
 
 
 def test_accepted_steps_leave_a_function_the_error_of_monte_carlo_alone():
-    figure, _ = run(metropolis=Metropolis(), step_size=0.2).accuracy(of=lambda theta: theta.square().sum()).figures
+    accepted = run(metropolis=Metropolis(), steps=200)
+    figure, _ = accepted.accuracy(of=lambda theta: theta.square().sum(), chains=8, steps=40).figures
     assert figure.name == "f" and figure.step is figure.minibatches is None and figure.monte_carlo > 0
 
 

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from covering import slow
 from torch.distributions import HalfNormal, LKJCholesky, LogNormal, MultivariateNormal, Normal, constraints
 
 import samplers
@@ -44,7 +45,7 @@ def wall(x):
     return (x**2).sum() / 2 + 5000 * (x.sum() > 1)
 
 
-@pytest.mark.parametrize("T", [1.0, 4.0])
+@pytest.mark.parametrize("T", [slow(1.0), 4.0])
 def test_divergent_proposals_are_those_of_a_work_above_1000_T_where_they_began(T):
     draws = ran(wall, init=torch.zeros(2), keep="work", temperature=T, thin=2, warmup=7)
     far = draws["work"] > 1000 * T
@@ -91,11 +92,11 @@ def test_a_run_that_goes_on_counts_the_same(tmp_path, monkeypatch):
 
     def breaking(x):
         calls.append(0)
-        if len(calls) == 500:
+        if len(calls) == 250:
             raise InterruptedError
         return wall(x)
 
-    settings = dict(init=torch.zeros(2), steps=100, chains=2)
+    settings = dict(init=torch.zeros(2), steps=40, chains=2)
     whole = ran(wall, **settings)
     folder = samplers.checkpoints.Folder(tmp_path, every=0)
     with pytest.raises(InterruptedError):
@@ -233,6 +234,7 @@ def test_a_normal_vector_is_non_centred_by_its_factor():
     assert torch.allclose(model.coordinates.inverse(theta), z) and model(values) == whole(values)
 
 
+@pytest.mark.slow
 def test_centring_leaves_the_law_as_it_is():
     # means of 8 numbers by 24 chains in each of three coordinates: a difference above 4.9 standard errors has the
     # probability 1e-6, 2e-5 over 20 comparisons of one seed

@@ -83,7 +83,7 @@ def test_what_has_no_kernel_says_so(name, backend):
 
 
 @pytest.mark.filterwarnings("ignore:.*left out .* its parameters imply a step size")
-@pytest.mark.parametrize("name", covering(KERNELS, ["sgnht", "sgrld-simplex"]))
+@pytest.mark.parametrize("name", covering(KERNELS, ["sgnht"]))
 def test_the_layers_pass_on_kernels(name):
     report = check(integrators.compile(CASES[name].recipe, backend="cpp"))
     assert report.ok is not False, report
@@ -105,7 +105,7 @@ def test_any_shape_and_number_type(shape, dtype, bound):
     "name, backend",
     covering(
         product(["sgld", "sgnht", "hmc-randomised"], ["cpp", "triton"]),
-        [("sgld", "triton"), *product(["sgld", "sgnht", "hmc-randomised"], ["cpp"])],
+        product(["sgld", "sgnht", "hmc-randomised"], ["cpp"]),
     ),
 )
 def test_chains_of_one_or_two_sites_share_their_noise_among_steps_alike(name, backend):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from covering import slow
 from error_budget import CLAIMS, standard_score
 from torch.distributions import (
     Bernoulli,
@@ -304,7 +305,7 @@ def test_minibatches_are_scaled_up_and_the_prior_is_not():
     assert draws["mu"].shape == (4, 3)
 
 
-def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path):
+def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path, brief):
     counts = of(3, 5, 7)
     energy = model({"w": Dirichlet(torch.ones(3, dtype=F64))}, lambda v: (counts * v["w"].log()).sum())
     settings = tune(UnderdampedLangevin, energy, chains=6, metropolis=Metropolis(repeat=2))
@@ -344,13 +345,13 @@ def test_the_evidence_of_a_constrained_variable_is_that_of_its_conjugate_law(ref
     assert abs(result.log_evidence - float(exact)) < 6.7 * result.error and result.error < 0.1
 
 
-@pytest.mark.parametrize("law", [Dirichlet(torch.tensor([2.0, 3.0, 4.0])), LKJCholesky(3), WISHART, Beta(2.0, 3.0)])
+@pytest.mark.parametrize("law", [Dirichlet(torch.tensor([2.0, 3.0, 4.0])), slow(LKJCholesky(3)), WISHART, Beta(2, 3)])
 def test_a_constant_likelihood_is_the_evidence_whatever_the_prior_is_mapped_from(law):
     energy = model({"x": law}, lambda v: 0 * v["x"].sum() - 1.5)
     assert samplers.evidence(HMC, energy, chains=64, bridges=1, moves=1).log_evidence == pytest.approx(-1.5, abs=1e-5)
 
 
-@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("degree", [slow(0), 1])
 def test_the_evidence_is_the_same_however_a_variable_is_centred(degree):
     """x ~ N(m, 2), m ~ N(0, 1), y ~ N(x, 1): y is N(0, 1 + 4 + 1)."""
     priors = {"m": Normal(ZERO, ONE), "x": lambda v: Normal(v["m"], 2 * ONE)}

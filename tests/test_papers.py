@@ -288,6 +288,7 @@ def gaussian(tmp_path_factory):
     study = Study(tmp_path_factory.mktemp("psgld"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(example, "STEP_SIZES", (0.05, 0.3))
+        patch.setattr(example, "ALPHAS", (0.99,))
         patch.setattr(Study, "of_scale", lambda *_: (1500, 400))
         patch.setattr(example, "claims_of", lambda *results: results, raising=True)
         sgld, psgld = example.claims(study)

@@ -32,6 +32,7 @@ def test_who_is_not_told_is_as_hot_as_the_noise_makes_it(study):
     assert result["square"] == pytest.approx(3.5, rel=0.12)
 
 
+@pytest.mark.slow
 def test_one_thermostat_for_all_is_wrong_where_the_noise_differs(study):
     """Sites with V_g = 0 and 200 in turn: too cold and too hot, as one friction is for both."""
     from atmc_thermostats import moments

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from scipy.special import k0e, k1e
 
 pytestmark = pytest.mark.usefixtures("papers")
@@ -20,7 +21,7 @@ def test_the_crossing_has_the_law_of_bessel_functions(t, gamma):
     assert example.of_monomial(1, 0.0, t, gamma) == pytest.approx(0.5 - a * (k1e(a) / k0e(a) - 1), rel=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 3), (2, 1, 2), (4, 2, 2)])
+@pytest.mark.parametrize("shape", [slow(((3, 2, 3),)), (2, 1, 2), (4, 2, 2)])
 def test_the_mean_of_a_linear_network_is_that_over_drawn_factors(shape):
     """A ~ N(0, 1) by a generator, weighted by the integral over B; to 1 %, five standard errors or more."""
     import coefficients as example
@@ -32,7 +33,7 @@ def test_the_mean_of_a_linear_network_is_that_over_drawn_factors(shape):
     assert example.of_product(*shape, 10.0, 1.0) == pytest.approx(drawn, rel=0.01)
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 3), (4, 1, 2), (2, 1, 5), (5, 2, 2), (2, 1, 2), (2, 2, 3)])
+@pytest.mark.parametrize("shape", [(3, 2, 3), (4, 1, 2), (2, 1, 5), slow(((5, 2, 2),)), (2, 1, 2), slow(((2, 2, 3),))])
 def test_the_coefficients_of_linear_networks_are_the_limits_of_quadrature(shape):
     """lambda_n = lambda - (m - 1)/(log n beta + c) + ...: two n beta tell lambda, and m by its slope."""
     import coefficients as example
@@ -88,6 +89,7 @@ def test_chains_have_the_mean_of_the_quadrature(reduced):
     assert abs(result["value"] - exact) < 4 * result["error"] < 0.04
 
 
+@pytest.mark.slow
 def test_minibatches_heat_a_regular_model_as_its_closed_form_says(reduced):
     """Var w = (1 + h t^2/(2 B))/(k (1 - h k/2)), k = t + gamma; five standard errors, and 1 % for X'X of a batch."""
     import coefficients as example

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from covering import slow
 
 pytestmark = pytest.mark.usefixtures("papers")
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("papers")
 # ---- where the posterior is known
 
 
-@pytest.mark.parametrize("name, injected", [("VSGD", 0.0), ("SGLD", 2.0)])
+@pytest.mark.parametrize("name, injected", [("VSGD", 0.0), slow(("SGLD", 2.0))])
 def test_the_variances_are_those_of_linear_steps(study, monkeypatch, name, injected):
     """(injected + h V)/(2 - h) for k = 1, within 7 %: four standard errors."""
     import isgd_gaussian
@@ -135,7 +136,7 @@ def digits_for_letters(study, images, tmp_path):
     return study
 
 
-@pytest.mark.parametrize("method", ["baseline", "SGHMC T", "SWAG", "drop"])
+@pytest.mark.parametrize("method", ["baseline", slow("SGHMC T"), "SWAG", "drop"])
 def test_letters_that_are_digits_are_as_uncertain_and_cannot_be_told(digits_for_letters, method):
     import isgd_lenet
 

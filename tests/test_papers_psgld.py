@@ -22,16 +22,14 @@ pytestmark = pytest.mark.usefixtures("papers")
 # ---- Gamma on a quartic
 
 
-def test_gamma_takes_the_bias_away_without_memory_and_leaves_it_at_the_papers(study):
+@pytest.mark.parametrize(
+    "gamma, alpha, least, most", [("without", 0.0, 100, 136), ("with", 0.0, -14, 22), slow(("with", 0.9, 51, 87))]
+)
+def test_gamma_takes_the_bias_away_without_memory_and_leaves_it_at_the_papers(study, gamma, alpha, least, most):
     """E theta^2 off by 118 and 4 % at alpha = 0, by 85 and 69 % at .9; the standard error is 3 %."""
     from psgld_gamma import quartic
 
-    def bias(gamma, alpha):
-        return quartic(study, gamma, alpha, h=0.01, chains=300, time=10.0)["bias"]
-
-    assert 100 < bias("without", 0.0) < 136
-    assert -14 < bias("with", 0.0) < 22
-    assert 51 < bias("with", 0.9) < 87
+    assert least < quartic(study, gamma, alpha, h=0.01, chains=300, time=10.0)["bias"] < most
 
 
 def test_the_limit_without_memory_is_that_of_the_docstring_of_psgld(study):
@@ -289,6 +287,7 @@ def test_the_rule_leaves_out_what_diverges(of_images):
     assert example.chosen(of_images, method, hidden=8, epochs=2).lr == 0.05
 
 
+@pytest.mark.slow
 def test_mnist_has_a_row_for_each_number_of_the_table_and_for_each_order(of_images):
     import psgld_mnist as example
     from verdicts import Verdict
@@ -311,6 +310,7 @@ def test_a_difference_is_paired_over_the_test_data():
     assert gap.error == pytest.approx(100 * (1.5 / 99) ** 0.5 / 10)
 
 
+@pytest.mark.slow
 def test_the_convolutional_network_has_a_row_for_each_method_and_a_difference_for_each_other(of_images):
     import psgld_cnn as example
 

@@ -3,6 +3,7 @@
 import numpy
 import pytest
 import torch
+from covering import slow
 from pictures import width
 
 from samplers.schedules import Polynomial
@@ -191,7 +192,7 @@ def test_refinement_ends_in_a_minimum_and_exploration_does_not(wells):
     assert numpy.median(away["exploration only"]) > 0.03
 
 
-@pytest.mark.parametrize("eta", [1e-2, 1e-3])
+@pytest.mark.parametrize("eta", [1e-2, slow(1e-3)])
 def test_noise_of_the_order_of_eta_to_three_halves_has_the_law_and_of_eta_has_not(eta):
     """The variance is 1; 4000 chains have a standard error of .022, and with eta it is .82 to .83 at either step."""
     import santa_double_well as example
@@ -208,6 +209,7 @@ def test_the_probability_of_the_global_well_is_that_of_the_table():
         assert example.boltzmann(T) == pytest.approx(float(printed), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_double_well_says_what_each_stage_does(tmp_path):
     printed = quick_table(tmp_path, "santa-double-well")
     for words in ("P(left)", "in the place of eta^(3/2)", "crosses to the global minimum", "both stages"):
@@ -215,16 +217,22 @@ def test_the_double_well_says_what_each_stage_does(tmp_path):
     assert width(tmp_path / "santa-double-well" / "quick" / "double_well.png") > 1000
 
 
+@pytest.mark.slow
 def test_santa_learns_images_explores_then_refines(images, tmp_path):
-    """Rows of all methods; the released code's diffusion is constant, and its law exact."""
+    """Rows of all methods."""
     import santa_mnist as example
 
     printed = quick_table(tmp_path, "santa-mnist", images.parent)
     for name in example.METHODS:
         assert f"| {name}, test error after 3 epochs |" in printed, name
-    assert example.RELEASED.check().exact
     for picture in ("mnist", "scorings"):
         assert width(tmp_path / "santa-mnist" / "quick" / f"{picture}.png") > 400
+
+
+def test_the_diffusion_of_the_released_santa_is_constant_and_its_law_exact():
+    import santa_mnist as example
+
+    assert example.RELEASED.check().exact
 
 
 def test_santa_interrupted_in_its_refinement_goes_on_to_the_same_scores(images, tmp_path):
@@ -369,13 +377,18 @@ def music(tmp_path_factory):
     return folder
 
 
-def test_music_has_a_row_for_each_method_and_padding_is_not_heard(music, tmp_path):
+@pytest.mark.slow
+def test_music_has_a_row_for_each_method(music, tmp_path):
     import santa_music as example
 
     printed = quick_table(tmp_path, "santa-music", music)
     for name in example.METHODS:
         assert f"| JSB: {name}, test NLL |" in printed, name
     assert width(tmp_path / "santa-music" / "quick" / "music.png") > 400
+
+
+def test_padding_is_not_heard(music):
+    import santa_music as example
 
     network, rolls = example.Listener(4), example.sequences(music, "jsb", "test")
     with torch.no_grad():

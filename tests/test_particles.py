@@ -3,6 +3,7 @@
 import pytest
 import sympy
 import torch
+from covering import covering
 
 import integrators
 from integrators.requirements import check_noise
@@ -290,11 +291,11 @@ def test_a_kernel_that_is_not_definite_is_refused():
         stein(lambda x, y: 1 + total((x - y) ** 2))
 
 
-@pytest.mark.parametrize("number", [2, 3, 5])
+@pytest.mark.parametrize("number", covering([2, 3, 5], [2]))
 def test_particles_of_one_site_never_pass_each_other(number):
     found = stein(gaussian, number).check(sites=1)["reached"]
     assert found.verdict == "warning" and found.answer.startswith("no chain passes theta_1_1 = theta_2_1")
-    if number == 3:
+    if number == 2:
         flat = stein(lambda x, y: gaussian(x, y) + (x is y) / 2, number)  # a noise of its own beside
         assert flat.check(sites=1)["reached"].verdict == "checked"
 

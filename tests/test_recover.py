@@ -1,6 +1,7 @@
 """The converse of a recipe: from H, D and a drift back to Q, or to the residual of the drift."""
 
 import pytest
+from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import ImmutableMatrix, Matrix, Max, cos, exp, expand, sqrt
@@ -79,6 +80,9 @@ RECIPES = [
 ]
 
 
+DEAR = {"santa", "chain", "atmc", "atmc-relativistic", "sgnht"}  # half a second or more; their terms are in others
+
+
 def recovered(R, **options):
     return recover(R.state, R.H, R.drift, R.D, **options)
 
@@ -87,7 +91,7 @@ def same(Q, other):
     return (Q - other).applyfunc(expand).is_zero_matrix
 
 
-@pytest.mark.parametrize("R", RECIPES, ids=lambda R: R.name)
+@pytest.mark.parametrize("R", covering(RECIPES, [R for R in RECIPES if R.name not in DEAR]), ids=lambda R: R.name)
 def test_the_Q_of_a_recipe_is_recovered_from_its_drift(R):
     result = recovered(R)
     assert result.ok and result.how == "ansatz" and same(result.Q, R.Q)

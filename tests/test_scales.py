@@ -5,6 +5,7 @@ import warnings
 import pytest
 import sympy
 import torch
+from covering import covering, slow
 
 import samplers
 from recipe import Energy, RecipeError
@@ -22,7 +23,7 @@ def bowl(theta):
 NO_MASS = {"theta": torch.zeros(2), "V": torch.tensor([1e4, 0.0]), "gbar": torch.zeros(2), "tau": torch.ones(2)}
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize("name", covering(ADAPTED, ["psgld", "isgd", "sghmc-adaptive"]))
 def test_a_site_without_a_gradient_starts_with_the_scale_of_the_others(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -95,7 +96,7 @@ def minima(theta):
 @pytest.mark.parametrize(
     "energy, settings",
     [
-        (cauchy, {"step_size": 5.0, "steps": 2000}),
+        slow((cauchy, {"step_size": 5.0, "steps": 2000})),
         (funnel, {"step_size": 0.01, "steps": 500}),
         (minima, {"step_size": 1e-6, "steps": 100, "init": torch.tensor([[1.0, 0, 0]] * 2 + [[-1.0, 0, 0]] * 2)}),
         (

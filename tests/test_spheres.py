@@ -347,6 +347,7 @@ def test_the_configurational_temperature_on_a_sphere_is_that_of_the_law(T):
     assert average_of(on_sphere(even, 0 * even, 1.0)).error > 0.3  # of a law without mean and spread nothing is known
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_on_a_sphere_has_its_temperature():
     own = Recipe(name="langevin-on-a-sphere", state=u, H=potential(u), D={u: P})
     north = torch.eye(10)[9]

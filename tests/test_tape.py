@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from torch.distributions import HalfNormal, MultivariateNormal, Normal
 
 import samplers
@@ -67,11 +68,11 @@ DATA = torch.linspace(-1, 1, 30).reshape(10, 3), torch.linspace(0, 1, 10)
     "energy, settings",
     [
         (bowl, dict(init=torch.zeros(3))),
-        (bowl, dict(init=torch.zeros(3), chains=1)),
+        slow((bowl, dict(init=torch.zeros(3), chains=1))),
         (bowl, dict(init=torch.zeros(3, dtype=torch.float64), metropolis=samplers.Metropolis(repeat=4))),
         (correlated, dict(init=torch.zeros(3), chains=3)),
-        (MODEL, dict(metropolis=True)),
-        (network, dict(init=torch.zeros(3), data=DATA)),
+        slow((MODEL, dict(metropolis=True))),
+        slow((network, dict(init=torch.zeros(3), data=DATA))),
         (network, dict(init=torch.zeros(3), data=DATA, batch_size=4, metropolis=False)),
     ],
     ids=["plain", "a chain", "accepted", "a factor", "a model", "data", "minibatches"],
@@ -96,8 +97,8 @@ def test_a_run_from_a_tape_goes_on_where_it_was_interrupted(tmp_path, monkeypatc
                 raise KeyboardInterrupt
         return bowl(theta)
 
-    given = dict(init=torch.zeros(3), checkpoint=samplers.checkpoints.Folder(tmp_path, every=0))
-    whole = run(bowl, init=torch.zeros(3))
+    given = dict(init=torch.zeros(3), steps=40, checkpoint=samplers.checkpoints.Folder(tmp_path, every=0))
+    whole = run(bowl, init=torch.zeros(3), steps=40)
     with monkeypatch.context() as called:
         called.setattr(tape, "CALLS", 10**9)
         left[0] = 100
@@ -285,10 +286,10 @@ def set_function(energy):
     "change",
     [
         lambda energy: setattr(energy, "slot", 3.0),
-        lambda energy: setattr(energy, "_Scaled__private", 3.0),
-        lambda energy: setattr(energy, "attribute", 3.0),
+        slow(lambda energy: setattr(energy, "_Scaled__private", 3.0)),
+        slow(lambda energy: setattr(energy, "attribute", 3.0)),
         lambda energy: energy.items.__setitem__(0, 3.0),
-        lambda energy: energy.kept.update(item=FrozenFactor(3.0)),
+        slow(lambda energy: energy.kept.update(item=FrozenFactor(3.0))),
         lambda energy: setattr(energy, "tensor", torch.full((3,), 3.0)),
         lambda energy: energy.array.fill(3.0),
         lambda energy: energy.variable(3.0),
@@ -433,7 +434,7 @@ def test_transforms_of_torch_see_the_energy_itself():
     assert hessian(points(0)[0]).shape == (3,)
 
 
-def test_pilots_of_a_tuning_share_a_tape(monkeypatch):
+def test_pilots_of_a_tuning_share_a_tape(monkeypatch, brief):
     made = []
     init = tape.Tape.__init__
     monkeypatch.setattr(tape.Tape, "__init__", lambda self, *given: made.append(self) or init(self, *given))

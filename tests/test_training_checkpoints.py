@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from covering import slow
 from crashes import trained
 from torch.optim import lr_scheduler
 
@@ -26,7 +27,7 @@ def undisturbed():
     return trained(steps=60)
 
 
-@pytest.mark.parametrize("saves", [1, 7, 40])
+@pytest.mark.parametrize("saves", [slow(1), 7, slow(40)])
 def test_a_loop_goes_on_bit_for_bit_wherever_it_was_broken_off(saves, tmp_path, monkeypatch):
     """In the midst of an epoch too, with dropout, a schedule and predictions that are being averaged."""
     whole, write = undisturbed(), Checkpoint.save

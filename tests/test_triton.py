@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from covering import EVERY_MECHANISM, covering
+from covering import EVERY_MECHANISM, covering, slow
 from devices import TRITON
 from sympy import Abs, Heaviside, Max, Not, Or, Piecewise, Rational, exp, pi, sign, tanh
 from test_kernels import KERNELS, against_torch, both, differences, gradient, moved, pair, sweep_of
@@ -48,7 +48,7 @@ def test_a_kernel_is_the_step_of_the_torch_text(name):
     assert max(against_torch(name, "triton", 3, (5,), Key(2**63 + 1, 2**33 + 5, first_chain=3))) <= 1e-12
 
 
-@pytest.mark.parametrize("shape", [(1,), (4 * GROUPS_OF_BLOCK + 3,), (3, 5, 70)])
+@pytest.mark.parametrize("shape", [(1,), slow(((4 * GROUPS_OF_BLOCK + 3,),)), (3, 5, 70)])
 def test_any_shape_in_float32(shape):
     def on(*size):
         return torch.linspace(-1, 1, 2 * torch.Size(size).numel(), device=TRITON).reshape(2, *size)
@@ -63,11 +63,11 @@ def test_any_shape_in_float32(shape):
     [
         pi + theta**2,
         2 + sign(theta),
-        1 + Heaviside(theta),
+        slow(1 + Heaviside(theta)),
         1 + Abs(theta) ** Rational(1, 3),
-        1 + 2**theta,
-        Piecewise((Rational(1, 10), xi > 0), (Rational(7, 10), True)) + theta**2,
-        1 + tanh(theta) ** 2,
+        slow(1 + 2**theta),
+        slow(Piecewise((Rational(1, 10), xi > 0), (Rational(7, 10), True)) + theta**2),
+        slow(1 + tanh(theta) ** 2),
         2 + Piecewise((1, Or(theta > 0, Not(xi > theta))), (2, True)),
         1 + theta**2 / 2**65,
     ],
@@ -169,7 +169,7 @@ def test_normals_in_float32_are_nearer_to_those_in_float64_than_those_of_torch()
 SHORT = [1, 3, 4, 10, 64, 4 * GROUPS_OF_BLOCK - 4]
 
 
-@pytest.mark.parametrize("sites", covering(SHORT, [1, 3, 10, SHORT[-1]]))
+@pytest.mark.parametrize("sites", covering(SHORT, [1, 10]))
 def test_short_chains_share_blocks_and_keep_their_numbers(sites):
     """More chains than a block has room for, the last block not full; masses and a thermostat for each."""
     chains = 2 * GROUPS_OF_BLOCK + 5 if sites < 4 else 7
@@ -179,7 +179,7 @@ def test_short_chains_share_blocks_and_keep_their_numbers(sites):
     assert max(differences(pair("sgnht", "triton"), state, **how).values()) <= 1e-12
 
 
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shift", [slow(0), 1])
 def test_memory_at_any_multiple_of_a_number_will_do(shift):
     """Whole groups at multiples of 16 bytes are moved four at a time, all else one by one."""
     kernel, state, g = sweep_of(CASES["sghmc"].recipe, [4 * GROUPS_OF_BLOCK + 8, 6, 13, 8], backend="triton")
@@ -211,7 +211,7 @@ def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):
     assert seen == ["cuda:1"] and current == ["another"]
 
 
-@pytest.mark.parametrize("recipe, word", [(MALA, None), (SGNHT, "A' O B")], ids=["mala", "sgnht"])
+@pytest.mark.parametrize("recipe, word", [(MALA, None), slow((SGNHT, "A' O B"))], ids=["mala", "sgnht"])
 def test_an_accepted_step_is_that_of_torch(recipe, word):
     states = []
     for backend in ("torch", "triton"):
@@ -227,7 +227,7 @@ def test_an_accepted_step_is_that_of_torch(recipe, word):
         torch.testing.assert_close(states[1][name], x, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("energy", [dict(energy=BOWL), SUMMED_IN_FLOAT64], ids=["symbolic", "function"])
+@pytest.mark.parametrize("energy", [dict(energy=BOWL), slow(SUMMED_IN_FLOAT64)], ids=["symbolic", "function"])
 def test_the_work_of_many_sites_is_exact_in_float32(energy):
     """H itself is rounded to .002."""
     double = works_at_large_H(HMC, "torch", torch.float64, sites=20_000, **energy)
@@ -266,7 +266,7 @@ JUMPS_AND_SPHERES = {
 }
 
 
-@pytest.mark.parametrize("name", JUMPS_AND_SPHERES)
+@pytest.mark.parametrize("name", covering(JUMPS_AND_SPHERES, ["zig-zag", "microcanonical", "proposals"]))
 def test_spheres_jumps_and_proposals_are_accepted_as_in_torch(name):
     recipe, draw = JUMPS_AND_SPHERES[name], torch.Generator().manual_seed(0)
     of_U = {} if recipe.potential is None else {"energy": Energy(theta, U=total(theta**4) / 4)}

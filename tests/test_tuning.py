@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 import torch
-from covering import slow
+from covering import covering, slow
 from error_budget import CLAIMS, standard_score
 from sympy import exp, symbols
 from torch.distributions import HalfNormal, Normal
@@ -20,7 +20,7 @@ from samplers import HMC, SGLD, Metropolis, PreconditionedSGLD, UnderdampedLange
 from samplers.running import watching
 from samplers.target import tape
 from samplers.target.targets import TARGETS
-from samplers.tuning import pilot, tuner
+from samplers.tuning import pilot
 
 F64 = torch.float64
 SCALES = torch.logspace(0, 2, 6, dtype=F64)  # curvatures from 1 to 1e4
@@ -30,13 +30,6 @@ FUNNEL = Energy((x, y), U=x**2 / 2 + x / 2 + exp(-x) * y**2 / 2)  # x ~ N(0, 1),
 
 def gaussian(theta):
     return ((theta / SCALES) ** 2).sum() / 2
-
-
-@pytest.fixture
-def brief(monkeypatch):
-    """Pilot runs with short windows and trials."""
-    monkeypatch.setattr(tuner, "LONGEST", tuner.SHORTEST)
-    monkeypatch.setattr(pilot, "TRIAL", 80)
 
 
 # Energy, one chain's start, and statistics of theta with their means, by integration.
@@ -86,7 +79,7 @@ def truncated_square(most):
 
 RUNS = [
     ("a condition of 1e4", PreconditionedSGLD, {}),
-    ("banana", UnderdampedLangevin, {"metropolis": Metropolis(repeat=4)}),
+    slow(("banana", UnderdampedLangevin, {"metropolis": Metropolis(repeat=4)})),
     *(slow((name, recipe, {})) for name in CASES for recipe in (UnderdampedLangevin, HMC)),
 ]
 
@@ -177,7 +170,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", covering(REFUSED, {*REFUSED} - {"a plane", "separable classes", "a hilltop"}))
 def test_what_it_cannot_know_is_refused(case, brief):
     arguments, words = REFUSED[case]
     with pytest.raises(RecipeError) as refusal:
@@ -235,18 +228,27 @@ def test_chains_that_do_not_meet_are_said_with_numbers(brief):
     assert settings.reasons["r_hat"] > 1.5 and 20_000 <= settings.reasons["gradients"] < 40_000
 
 
-def test_the_budget_ends_dense_coordinates_too_and_seconds_end_tuning(brief):
-    """Chains of two modes meet in no window of dense coordinates, of which there are three without a budget."""
+def two_modes():
+    """Modes of two sites, between which no chain crosses."""
 
     def modes(v):
         return torch.logaddexp(*(-(v["x"] - m).square().sum() / 2 for m in (50, -50)))
 
-    energy = samplers.model({"x": Normal(torch.zeros(2, dtype=F64), 50.0)}, modes)
+    return samplers.model({"x": Normal(torch.zeros(2, dtype=F64), 50.0)}, modes)
+
+
+@pytest.mark.slow
+def test_the_budget_ends_dense_coordinates_too(brief):
+    """Chains meet in no window of dense coordinates, of which there are three without a budget."""
     with pytest.warns(RuntimeWarning, match="have not met"):
-        spent = tune(HMC, energy, budget=55_000).reasons["gradients"]
-        late = tune(HMC, energy, seconds=1e-3).reasons
+        spent = tune(HMC, two_modes(), budget=55_000).reasons["gradients"]
     assert 55_000 <= spent < 90_000  # 103,744 where dense coordinates have all of their windows
-    assert late["gradients"] < spent / 2 and late["seconds"] > 0
+
+
+def test_seconds_end_tuning(brief):
+    with pytest.warns(RuntimeWarning, match="have not met"):
+        late = tune(HMC, two_modes(), seconds=1e-3).reasons
+    assert late["gradients"] < 55_000 / 2 and late["seconds"] > 0
 
 
 def test_a_chain_whose_start_has_no_energy_starts_where_another_one_does(brief):
@@ -287,6 +289,7 @@ def test_of_several_potentials_it_is_their_sum_that_is_tuned(brief):
         assert torch.allclose(*(torch.as_tensor(s.arguments[name], dtype=F64) for s in (apart, together)), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_multiple_time_steps_are_tuned_and_their_exact_draws_are_right(brief):
     arguments = tune(
         RESPA, PARTS, init=torch.ones(2, dtype=F64), chains=200, seed=1, metropolis=Metropolis(repeat=1)
@@ -355,7 +358,7 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so_and_goes_on_from_a_
     assert f"{r_hat} in the last window of the pilot, asked to come below 1.2; above 1.5 there" in str(settings)
 
 
-@pytest.mark.parametrize("at", [1, 100, 300])
+@pytest.mark.parametrize("at", [1, 100, slow(300)])
 def test_ctrl_c_ends_tuning_and_no_settings_are_made_of_a_part_of_a_pilot(at, monkeypatch):
     """At the mode's search, in the first pilot run, in a later one, whose U is called and not played from a tape."""
     monkeypatch.setattr(tape, "CALLS", 10**9)

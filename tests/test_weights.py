@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from covering import covering
 from sympy import exp, log, sqrt
 
 import samplers
@@ -66,7 +67,7 @@ def flattened(weights=FLAT, **more):
 # ---- the certificate
 
 
-@pytest.mark.parametrize("T", [1.0, 0.5])
+@pytest.mark.parametrize("T", covering([1.0, 0.5], [0.5]))
 @pytest.mark.parametrize("declare", [rescaled, adaptive, flattened])
 def test_the_law_of_weighted_draws_is_proved(declare, T):
     certificate = declare().check(temperature=T)
@@ -87,17 +88,17 @@ def test_jumps_at_rates_that_the_clock_scales_are_in_its_time():
     assert "in every step" in adaptive(jumps={"R": refresh(p)}).check()["clock"].answer
 
 
-def test_weights_of_a_sum_over_categories():
+CATEGORIES = [(-theta, temperature, "proved"), (theta, temperature, "failed"), (-theta, 1, "failed")]
+
+
+@pytest.mark.parametrize("of, T, verdict", covering(CATEGORIES, CATEGORIES[::2]))
+def test_weights_of_a_sum_over_categories(of, T, verdict):
     """theta and b ~ Bernoulli(1/(1 + e^theta)) site by site, weighed to exp(-U), at any temperature."""
     b = vector("b", domain="binary")
-
-    def weighed(of, T=temperature):
-        psi = exp(-total(log(1 + exp(of / T))))
-        own = dict(name="categories", state=(theta, b), target=theta, H=U + total(b * theta), D={theta: 1})
-        return Recipe(**own, jumps={"R": refresh(b)}, weights=psi, scheme="Euler R").check(temperature=0.7)["marginal"]
-
-    assert weighed(-theta).verdict == "proved"
-    assert weighed(theta).verdict == weighed(-theta, 1).verdict == "failed"
+    psi = exp(-total(log(1 + exp(of / T))))
+    own = dict(name="categories", state=(theta, b), target=theta, H=U + total(b * theta), D={theta: 1})
+    recipe = Recipe(**own, jumps={"R": refresh(b)}, weights=psi, scheme="Euler R")
+    assert recipe.check(temperature=0.7)["marginal"].verdict == verdict
 
 
 def test_weights_below_0_at_some_U_say_what_to_write():
@@ -176,6 +177,7 @@ def quartic(x):
     return (x**4).sum() / 4
 
 
+RESCALED = rescaled()
 RUN = dict(init=torch.ones(3), chains=4, steps=20, step_size=0.02, backend="torch", progress=False)
 
 
@@ -201,8 +203,8 @@ def test_the_weights_of_a_run_are_those_of_its_kept_states(tmp_path):
 
 
 def test_parts_of_a_run_have_the_weights_of_the_whole():
-    whole = samplers.sample(rescaled(), quartic, **RUN)
-    parts = [samplers.sample(rescaled(), quartic, **RUN | {"chains": some}) for some in (range(1), range(1, 4))]
+    whole = samplers.sample(RESCALED, quartic, **RUN)
+    parts = [samplers.sample(RESCALED, quartic, **RUN | {"chains": some}) for some in (range(1), range(1, 4))]
     assert torch.equal(whole.log_weights, torch.cat([part.log_weights for part in parts]))
 
 
@@ -222,7 +224,7 @@ def test_a_run_whose_draws_have_no_one_weight_is_refused(declare, settings, word
 
 
 def test_exchanged_chains_have_the_weights_of_the_first_temperature():
-    draws = samplers.sample(rescaled(), quartic, temperature=[1, 2], **RUN)
+    draws = samplers.sample(RESCALED, quartic, temperature=[1, 2], **RUN)
     torch.testing.assert_close(draws.log_weights.float(), torch.log(1 + 0.5 * (draws["theta"] ** 2).sum(-1)))
 
 
@@ -304,7 +306,7 @@ def test_bounded_weights_have_no_tail_and_heavy_ones_have():
 
 
 def test_a_report_counts_by_weights():
-    draws = samplers.sample(rescaled(), quartic, **RUN | {"steps": 400})
+    draws = samplers.sample(RESCALED, quartic, **RUN | {"steps": 400})
     report = draws.report(evaluations=400)
     findings = {f.title: f for f in report}
     x, w = draws["theta"].double(), draws.weights[..., None]
@@ -318,7 +320,7 @@ def test_a_report_counts_by_weights():
 
 
 def test_what_cannot_use_weights_refuses_by_name():
-    draws = samplers.sample(rescaled(), quartic, **RUN)
+    draws = samplers.sample(RESCALED, quartic, **RUN)
     normal, network = torch.distributions.Normal(torch.zeros(3), 1.0), torch.nn.Linear(2, 1)
     refused = {
         "accuracy": draws.accuracy,
