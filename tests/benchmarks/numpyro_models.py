@@ -10,12 +10,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy
 import numpyro
+import numpyro.util
 from jax.scipy.linalg import solve_triangular
 from numpyro import sample
 from numpyro.distributions import (
@@ -199,11 +201,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     numpyro.enable_x64()
+    # JAX compiles the loops of every run anew, unless functions are the same objects and arguments can be hashed.
+    numpyro.util.maybe_jit = cache(numpyro.util.maybe_jit)
     data = {key: jnp.asarray(x) for key, x in numpy.load(options.data).items()}
-    kernel = NUTS(MODELS[options.name], target_accept_prob=options.target)
+    kernel = NUTS(partial(MODELS[options.name], data), target_accept_prob=options.target)
     mcmc = MCMC(kernel, num_warmup=options.warmup, num_samples=options.number, progress_bar=False)
     keys = jax.random.split(jax.random.key(options.seed), options.chains)
-    first, *chains = [one_chain(mcmc, key, data) for key in (keys[0], *keys)]  # one more, which compiles
+    first, *chains = [one_chain(mcmc, key) for key in (keys[0], *keys)]  # one more, which compiles
     names = chains[0][0]
     numpy.savez(options.draws, **{name: numpy.stack([draws[name] for draws, _ in chains]) for name in names})
     row = {what: sum(numbers[what] for _, numbers in chains) for what in first[1]}
@@ -212,14 +216,14 @@ def main() -> None:
     print(json.dumps(row))
 
 
-def one_chain(mcmc: MCMC, key: Any, data: Data) -> tuple[dict[str, numpy.ndarray], dict[str, float]]:
+def one_chain(mcmc: MCMC, key: Any) -> tuple[dict[str, numpy.ndarray], dict[str, float]]:
     """Draws of one chain, and what they took."""
     fields = ("num_steps", "diverging")
     clock, began = time.perf_counter(), time.process_time()
-    mcmc.warmup(key, data, extra_fields=fields, collect_warmup=True)
+    mcmc.warmup(key, extra_fields=fields, collect_warmup=True)
     tuning = int(mcmc.get_extra_fields()["num_steps"].sum())
     middle = time.process_time()
-    mcmc.run(jax.random.fold_in(key, 1), data, extra_fields=fields)
+    mcmc.run(jax.random.fold_in(key, 1), extra_fields=fields)
     seen = {what: int(x.sum()) for what, x in mcmc.get_extra_fields().items()}
     draws = {name: numpy.asarray(x) for name, x in mcmc.get_samples().items()}
     ended = time.process_time()
