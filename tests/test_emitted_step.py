@@ -253,7 +253,12 @@ def built(case):
 # ---- L1: the step is its Program, and the Program is its flows
 
 
-@pytest.mark.parametrize("case", CASES)
+# Own words of every mechanism and own pieces are asked at every change; the other words are slow.
+ALWAYS = [f"{name} {STOCK[name].recipe.scheme}" for name in EVERY_MECHANISM]
+ALWAYS += [case for case in CASES if case.startswith("own")]
+
+
+@pytest.mark.parametrize("case", covering(CASES, ALWAYS))
 def test_the_emitted_step_equals_the_program_and_its_flows(case):
     step = built(case)
     vectors = any(block.is_vector for block in step.recipe.state)
@@ -457,8 +462,10 @@ def assert_emitted(recipe, word="Euler"):
 sympy_pi = Integer(4) * atan(1)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("formula", FORMULAS)
+EVERY_VALUE = list(product(FORMULAS, LEVELS))
+
+
+@pytest.mark.parametrize("formula, level", covering(EVERY_VALUE, EVERY_VALUE[::3]))
 def test_every_function_has_its_value_at_every_level(formula, level):
     assert_emitted(with_curl(FORMULAS[formula](LEVELS[level])))
 
@@ -566,10 +573,7 @@ def standalone(step):
     return load(text, "standalone")
 
 
-OF_A_MECHANISM = [f"{name} {STOCK[name].recipe.scheme}" for name in EVERY_MECHANISM]
-
-
-@pytest.mark.parametrize("case", covering(CASES, [c for c in CASES if c in OF_A_MECHANISM or c.startswith("own")]))
+@pytest.mark.parametrize("case", covering(CASES, ALWAYS))
 def test_the_standalone_file_imports_only_math_and_torch_and_its_step_is_the_step(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 3, (2,))

@@ -93,7 +93,8 @@ def fresh(*arguments):
     return subprocess.run([sys.executable, "-c", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["together", "apart"])
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 def test_every_public_name_is_found_by_a_fresh_interpreter(apart):
     """All names of a package in one process, and those of each import in a process of their own.
 

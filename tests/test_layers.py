@@ -43,17 +43,13 @@ n = total(1)
 U, x = potential(theta), Symbol("x", real=True)
 
 
-# The others' words are slow, those of thermostats in test_invariance_defect too.
-EVERY_WORD = {"sghmc"}
-
-
 def words_of_stock_samplers():
     for name, case in CASES.items():
         own, *others = case.all_words
         yield pytest.param(name, own, marks=() if name in EVERY_MECHANISM else pytest.mark.slow)
         for word in others:
             if (name, word) != ("sgrld-simplex", "Euler"):
-                yield pytest.param(name, word, marks=() if name in EVERY_WORD else pytest.mark.slow)
+                yield pytest.param(name, word, marks=pytest.mark.slow)  # of many, test_invariance_defect asks one step
 
 
 @pytest.mark.filterwarnings("ignore:.*left out")

@@ -92,6 +92,8 @@ RECIPES = {
 }
 
 every = pytest.mark.parametrize("R", RECIPES.values(), ids=RECIPES)
+SEVERAL = ("sgld", "preconditioned", "sghmc", "sgrhmc", "sgnht", "total-curl", "banana")
+several = pytest.mark.parametrize("R", [R if R.name in SEVERAL else slow(R) for R in RECIPES.values()], ids=RECIPES)
 
 
 # ---- Gamma, drift, residual
@@ -113,13 +115,13 @@ def test_gamma_and_drift_are_those_of_the_explicit_sites(R, n):
     assert agrees_with_explicit_sites(R, n)
 
 
-@every
+@several
 def test_the_residual_of_a_recipe_is_zero(R):
     assert vanishes(R.residual()) == "symbolic"
     assert is_zero(expanded(R, 2).residual(expanded(R, 2).drift))
 
 
-@every
+@several
 def test_the_residual_of_another_drift_is_that_of_the_explicit_sites(R):
     drift, explicit = -R.drift, expanded(R, 2)
     residual = derive.residual(drift, R.H, R.D, R.state)
@@ -208,7 +210,7 @@ def verdict(R, question):
     return finding.verdict, finding.answer
 
 
-@every
+@several
 def test_a_correct_recipe_has_a_certificate_without_failures(R):
     certificate = R.check()
     assert certificate.ok, str(certificate)
