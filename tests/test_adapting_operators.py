@@ -368,7 +368,7 @@ ADAPTED = {
 }
 
 
-@pytest.mark.parametrize("name", covering(ADAPTED, ["scoring", "dense-mass"]))
+@pytest.mark.parametrize("name", covering(ADAPTED, ["dense-mass"]))
 def test_draws_have_the_law_of_the_constant_operator(name):
     scores, covariance = scores_after_the_warmup(name, ADAPTED[name]())
     assert not CLAIMS["adapted operators"].failures(scores)

@@ -77,7 +77,7 @@ def test_the_law_is_proved(recipe, name, carried):
     assert other.check().ok, other.check()
 
 
-@pytest.mark.parametrize("name", covering(MAPS, ["exp", "tanh", "sinh"]))  # half of the line, an interval, all of it
+@pytest.mark.parametrize("name", covering(MAPS, ["tanh", "sinh"]))  # an interval, all of the line
 def test_the_claim_names_the_range_of_a_map_that_is_not_all_of_the_domain(name):
     claim = mapped(LANGEVIN, theta=z, by=MAPS[name]).check()["claim"].answer
     assert (claim == "exact") == (name == "sinh") and claim.startswith("exact")

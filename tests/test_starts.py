@@ -169,6 +169,7 @@ def test_tuning_takes_a_point_of_each_chain_for_what_it_is():
     assert draws["theta"].shape == (4, 3, 2)
 
 
+@pytest.mark.slow
 def test_settings_of_named_tensors_are_taken_whatever_their_shapes():
     settings = samplers.tune(SGLD, by_name, init=samplers.Start({"w": torch.zeros(4, 2)}, per_chain=False))
     draws = samplers.sample(SGLD, by_name, steps=2, progress=False, **settings.arguments)

@@ -421,7 +421,8 @@ def scores_of(name) -> tuple[dict, dict]:
     return moments, {pair: standard_score(product) for pair, product in pairs.items()}
 
 
-LONG = {"psgld-gamma", "sghmc-relativistic", "sgrhmc", "isgd"}  # whose laws of the step are those of the next tests
+# the laws of their steps stand above
+LONG = {"psgld-gamma", "sgrld-simplex", "sghmc-relativistic", "sgrhmc", "isgd"}
 
 
 @pytest.mark.parametrize("name", covering(RUNS, set(EVERY_MECHANISM) - LONG))
