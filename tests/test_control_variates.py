@@ -11,6 +11,7 @@ from itertools import chain, count, islice, repeat
 
 import pytest
 import torch
+from covering import slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad
@@ -531,7 +532,7 @@ def trained_with(parts, steps):
     return parts
 
 
-@pytest.mark.parametrize("at", [1, 5, 8, 9, 13])
+@pytest.mark.parametrize("at", [1, 5, slow(8), slow(9), slow(13)])
 def test_a_loop_broken_off_and_resumed_goes_on_bit_for_bit(at):
     """At a snapshot, between two, at the end of an epoch; the weights themselves are in the model's state."""
     first, second, file = trained_with(started(), at), started(), io.BytesIO()

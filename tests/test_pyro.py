@@ -38,6 +38,7 @@ def test_eight_schools_are_those_written_by_hand():
     assert len(sample(HMC, energy, steps=2, step_size=0.01, progress=False)["mu"][:, 0].unique()) == 4
 
 
+@pytest.mark.slow
 def test_a_model_of_pyro_is_tuned_on_a_simplex():
     def counts(n):
         w = pyro.sample("w", dist.Dirichlet(torch.ones(3, dtype=F64)))

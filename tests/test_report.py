@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from covering import slow
 
 import samplers
 from recipe import Energy, total, vector
@@ -70,6 +71,7 @@ def alarms(runs):
 # The null is a rate of ALPHA = 0.01 a run, nearly; the chance of more than the allowed number is below 1e-9.
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare():
     runs = [good(name, "gaussian", seed) for name in ("sgnht", "hmc") for seed in (1, 2, 3)]
     assert len(alarms(runs)) < 5  # 6e-10
@@ -95,7 +97,7 @@ def test_chains_that_are_lost_are_the_first_finding():
 # ---- where it is shown
 
 
-@pytest.mark.parametrize("sites", [2, 20])
+@pytest.mark.parametrize("sites", [slow(2), 20])
 def test_the_line_after_a_run_counts_what_report_asks_beside(sites):
     """Counts that differ for one run: "All 5 pass; 4 left out", then "All 6 pass; 3 left out"."""
     draws = sampled(SGHMC, BOWL, init=torch.zeros(sites), step_size=0.3, steps=4000)
@@ -287,7 +289,7 @@ def test_a_good_loop_has_nothing_against_it_and_logs_scalars():
     assert all(type(x) is float for x in scalars.values())
 
 
-@pytest.mark.parametrize("backend", ["torch", "auto"])
+@pytest.mark.parametrize("backend", [slow("torch"), "auto"])
 def test_a_loop_that_minibatches_heat_says_so_first(backend):
     report = loop(SGHMC, lr=0.05, momentum=0.9, steps=600, backend=backend).report()
     assert report.wrong[0].question == "heat of the minibatches over T" and len(report.wrong) > 1

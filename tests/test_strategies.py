@@ -70,13 +70,13 @@ def test_every_property_holds_for_recipes_of_sites(data):
 
 
 @given(st.data())
-@examples(3)
+@examples(2)
 def test_every_property_holds_for_explicit_coordinates(data):
     all_hold(data, data.draw(recipes("explicit")))
 
 
 @given(st.data())
-@examples(4)
+@examples(2)
 def test_every_property_holds_where_flows_have_closed_forms(data):
     all_hold(data, data.draw(recipes("linear", "thermostatted")))
 
@@ -94,6 +94,7 @@ def test_every_property_holds_for_many_recipes(data, adapt, jumps):
     all_hold(data, data.draw(recipes(adapt=adapt, jumps=jumps)))
 
 
+@pytest.mark.slow  # of the leapfrog it is asked below
 @given(steps(recipes("linear", "thermostatted", noise=False), euler=False, palindromes=True), st.integers(0, 99))
 @examples(5)
 def test_dynamics_without_noise_are_reversible_and_preserve_volume(step, seed):
@@ -310,12 +311,13 @@ def test_recipes_without_noise_have_none(R):
 
 
 @given(recipes("sites", "linear", "explicit", adapt=True, jumps=True))
-@examples(15)
+@examples(3)
 def test_adaptations_and_jumps_are_added(R):
     assert [a.name for a in R.adapted] == ["V"]
     assert all(R.H.diff(b, 3) == 0 and R.H.diff(b, 2) != 0 for j in R.jumps.values() for b in j.blocks)
 
 
+@pytest.mark.slow
 def test_words_are_of_every_form():
     seen = Counter()
 
@@ -331,7 +333,7 @@ def test_words_are_of_every_form():
 
 
 @given(st.data())
-@examples(4)
+@examples(2)
 def test_palindromes_and_numerical_pieces_are_made_on_request(data):
     R = data.draw(recipes("explicit"))
     step = data.draw(steps(st.just(R), method="euler", palindromes=True, euler=False))

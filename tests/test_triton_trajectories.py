@@ -48,13 +48,13 @@ def test_a_kernel_makes_the_steps_of_the_torch_text(name):
     assert max(found.values()) <= 1e-12, found
 
 
-@pytest.mark.parametrize("chains, sites", [(1, 1), (33, 3), (3, 9)])
+@pytest.mark.parametrize("chains, sites", [(1, 1), (33, 3), slow((3, 9))])
 def test_any_number_of_chains_and_sites_in_float32(chains, sites):
     how = {"chains": chains, "steps": 3, "kind": TrajectoryOnGPU, "device": TRITON, "A": 1.0, "mu": 1.0}
     assert max(errors(samplers.SGNHT, COUPLED, sites, torch.float32, **how).values()) < 1e-5
 
 
-@pytest.mark.parametrize("keep", [["theta"], ["xi", "p"]])
+@pytest.mark.parametrize("keep", [slow(["theta"]), ["xi", "p"]])
 def test_launches_of_any_length_keep_what_one_in_cpp_keeps(keep):
     """Step sizes that change, a gradient that is carried, chains that count from elsewhere."""
     program = integrators.compile(samplers.SGNHT, energy=TARGETS["banana"]).program
@@ -145,7 +145,7 @@ def as_on_a_gpu(monkeypatch):
     choice._say_once.cache_clear()
 
 
-@pytest.mark.parametrize("energy", [TARGETS["banana"], lambda at: (at**4).sum()], ids=["symbolic", "function"])
+@pytest.mark.parametrize("energy", [TARGETS["banana"], slow(lambda at: (at**4).sum())], ids=["symbolic", "function"])
 def test_a_run_on_a_gpu_is_by_triton_without_being_asked(energy, as_on_a_gpu):
     how = {"init": start(), "steps": 5} | SETTINGS
     runs = [samplers.sample(samplers.SGNHT, energy, **how, **backend) for backend in ({}, {"backend": "torch"})]
