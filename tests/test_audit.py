@@ -68,7 +68,7 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
         "used as a standard deviation",
     ),
     "thermostat p^2 - 1": (thermostat(target=lambda T: 1.0), LATER, "temperature used wrongly", "it is ignored"),
-    "noise sqrt(h)": (ula(noise=lambda h, T: (h * T) ** 0.5), {}, "bias does not vanish", -0.5),
+    "noise sqrt(h)": (ula(noise=lambda h, T: (h * T) ** 0.5), COARSE, "bias does not vanish", -0.5),
     "noise without the root": (ula(noise=lambda h, T: 2 * h * T**0.5), {}, "bias does not vanish", -1.0),
     "friction times noise": (splitting("BAOAB", 2.0, heat=lambda C, T: C * T), LATER, "bias does not vanish", 1.0),
     "a temperature 8 % too high": (

@@ -156,7 +156,7 @@ def test_columns_may_bear_any_name(per_site, per_row, backend):
     assert (result - expected).abs().max() < 1e-11
 
 
-@pytest.mark.parametrize("name", covering(ENERGIES, ["two predictors", "a site of a row", "coordinates"]))
+@pytest.mark.parametrize("name", covering(ENERGIES, ["two predictors", "a site of a row"]))
 def test_a_kernel_makes_the_steps_of_the_torch_text(name):
     for batch_size in (None, 7, 40, 100):
         by_torch, by_kernel = trajectories(name, samplers.SGNHT, ENERGIES[name][0], batch_size, rows=130)

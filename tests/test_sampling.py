@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from covering import EVERY_MECHANISM, covering
+from covering import EVERY_MECHANISM, covering, slow
 from error_budget import CLAIMS, Z
 from sympy import sin, symbols
 
@@ -132,7 +132,7 @@ def test_auxiliary_blocks_are_kept_when_asked(keep, names):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("recipe", [SGNHT, ATMC, PreconditionedSGLD], ids=lambda R: R.name)
+@pytest.mark.parametrize("recipe", [SGNHT, slow(ATMC), PreconditionedSGLD], ids=lambda R: R.name)
 def test_the_dtype_of_the_start_is_that_of_the_draws(recipe, dtype):
     draws = run(recipe, init=torch.zeros(2, dtype=dtype), keep=[b.name for b in recipe.state])
     assert {value.dtype for value in draws.values()} == {dtype}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from covering import covering
+from covering import covering, slow
 from error_budget import CLAIMS
 from same_step import all_ways_agree, noise_of, state_of
 
@@ -210,7 +210,9 @@ def at_another_temperature(text):
 
 
 @pytest.mark.parametrize(
-    "mutant", [the_wrong_sign, always_accepted, temperatures_mixed_up, at_another_temperature], ids=lambda f: f.__name__
+    "mutant",
+    [the_wrong_sign, always_accepted, slow(temperatures_mixed_up), slow(at_another_temperature)],
+    ids=lambda f: f.__name__,
 )
 def test_mutants_have_another_law(mutant):
     assert defects(REPLICAS, mutant) > 5e-3

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from covering import slow
 
 import samplers
 from samplers.running import choice, unrolled
@@ -53,7 +54,7 @@ def same(one, other):
         dict(recipe="sghmc", keep="p", thin=3, warmup=21),
         dict(recipe="sgnht", chains=1, keep=["p", "xi"], thin=2),
         dict(recipe="psgld", steps=64),
-        dict(temperature=0.5, thin=20),
+        slow(dict(temperature=0.5, thin=20)),
         dict(init={"w": torch.zeros(FEATURES, dtype=torch.float64)}, energy=lambda at, batch: energy(at["w"], batch)),
         dict(data=None, batch_size=None, energy=lambda theta: (theta**4).sum()),
     ],
@@ -87,7 +88,7 @@ def test_steps_that_are_no_function_of_state_noise_and_batch_are_made_one_by_one
     run(**given)
 
 
-@pytest.mark.parametrize("recipe", ["sgld", "sghmc"])
+@pytest.mark.parametrize("recipe", ["sgld", slow("sghmc")])
 def test_a_lost_chain_is_lost_at_the_same_step(graphs, recipe):
     def steep(theta, batch):
         return energy(theta, batch) + 40 * (theta**4).sum()
@@ -133,7 +134,7 @@ def test_what_torch_cannot_compile_is_made_step_by_step(graphs, monkeypatch):
     assert same(draws, run(backend="torch"))
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", slow("inductor")])
 def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backend):
     """Its front end sees through the text of a step and the derivatives of its energy, with no call left outside."""
     from torch._dynamo.backends.registry import lookup_backend
