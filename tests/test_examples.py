@@ -230,6 +230,7 @@ def test_the_learning_rate_of_digits_is_chosen_on_images_that_are_not_tested_on(
     assert chosen["average"][1].shape == (2, 2 * 597, 10)
 
 
+@pytest.mark.slow
 def test_the_emitted_optimizer_trains_the_same_network(tmp_path, capsys, float32):
     import digits
     import digits_emitted

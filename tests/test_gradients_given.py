@@ -183,6 +183,18 @@ def test_single_precision_beside_float64_is_warned_of_once():
     assert len(record) == 1
 
 
+def test_arrays_of_another_library_are_read_as_numpy_reads_them():
+    class Foreign:
+        def __init__(self, values):
+            self.values = values
+
+        def __array__(self, dtype=None, copy=None):
+            return self.values
+
+    draws = sample(gradient=lambda theta: (Foreign(np.asarray(value(theta))), Foreign(slope(theta))))
+    torch.testing.assert_close(draws["theta"], sample(value)["theta"], rtol=1e-12, atol=1e-12)
+
+
 BY_JAX = """
 import jax, torch, samplers
 import jax.numpy as jnp
@@ -221,6 +233,7 @@ def test_numpy_warns_of_no_point_where_no_chain_is():
     assert not [w for w in heard if w.category is RuntimeWarning]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("jax")
 def test_functions_of_jax_bring_values_and_gradients():
     """In a process of its own: jax has threads, and other tests fork."""

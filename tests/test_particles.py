@@ -306,13 +306,13 @@ ENSEMBLE = particles(theta, 2)
 
 
 def test_a_start_in_a_plane_is_refused():
-    ensemble = particles(theta, 4)
-    start = {x.name: torch.full((2,), float(k)) for k, x in enumerate(ensemble)}
+    recipe = aldi(4)
+    start = {x.name: torch.full((2,), float(k)) for k, x in enumerate(recipe.state)}
     settings = dict(steps=2, step_size=0.01, progress=False)
     with pytest.raises(RecipeError, match="vectors that span 1 of 2 sites, and never leaves them"):
-        sample(aldi(4), lambda x: x.square().sum(), init=start, **settings)
+        sample(recipe, lambda x: x.square().sum(), init=start, **settings)
     start["theta_2"] = torch.tensor([1.0, 0.5])
-    sample(aldi(4), lambda x: x.square().sum(), init=start, **settings)
+    sample(recipe, lambda x: x.square().sum(), init=start, **settings)
 
 
 def test_a_particle_has_no_distance_from_itself():

@@ -438,5 +438,5 @@ def test_pilots_of_a_tuning_share_a_tape(monkeypatch, brief):
     made = []
     init = tape.Tape.__init__
     monkeypatch.setattr(tape.Tape, "__init__", lambda self, *given: made.append(self) or init(self, *given))
-    samplers.tune("hmc", MODEL, seed=1, progress=False, budget=20_000)
+    samplers.tune("hmc", bowl, init=torch.zeros(3), seed=1, progress=False, budget=20_000)
     assert 1 <= len(made) <= 4
