@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from covering import covering
 from devices import TRITON
 
 import samplers
@@ -129,7 +130,7 @@ def diverging(theta):
     return (theta**2).sum() / 2 - torch.exp(60 * torch.relu(theta - 3.4) ** 2).sum() + 64
 
 
-@pytest.mark.parametrize("slow", [0, 1], ids=["prompt", "late"])
+@pytest.mark.parametrize("slow", covering([0, 1], [1]), ids=["prompt", "late"])
 def test_a_run_that_is_ahead_of_its_verdicts_is_the_run_that_is_not(slow, monkeypatch):
     for energy, backend in ((lambda theta: (theta**2).sum() / 2, "torch"), (diverging, "torch")):
         how = {"energy": energy, "backend": backend, "chains": 8, "step_size": 0.3}
@@ -166,7 +167,7 @@ def test_a_steady_step_of_sample_waits_for_nothing(device, monkeypatch):
     assert tallies[1]["reads"] == 6  # of verdicts that have come, in the host's memory
 
 
-@pytest.mark.parametrize("slow", [0, 1], ids=["prompt", "late"])
+@pytest.mark.parametrize("slow", covering([0, 1], [1]), ids=["prompt", "late"])
 def test_draws_leave_a_device_in_chunks_while_it_goes_on(slow, monkeypatch, tmp_path):
     """Of eight states, four of each block; at most four chunks are under way."""
     how = {"backend": "torch", "thin": 1, "keep": "p"}
