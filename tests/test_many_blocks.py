@@ -66,7 +66,7 @@ PLANTED = {
 
 
 SLOW = ("chain of 3", "generalised Langevin of 3")  # whose smaller siblings always run
-NAMES = covering(MODELS, ["third-order Langevin", "CCAdL"])
+NAMES = covering(MODELS, ["CCAdL"])
 
 
 @cache

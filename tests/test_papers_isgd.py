@@ -96,6 +96,7 @@ def test_the_two_definitions_of_mnll_and_a_split_that_failed(boston):
     assert result["mnll of outputs"] == [pytest.approx(math.log(2 * math.pi) / 2)]
 
 
+@pytest.mark.slow
 def test_all_methods_run_and_the_samplers_keep_what_the_baseline_has_learned(boston, monkeypatch):
     import isgd_splits
     import isgd_uci

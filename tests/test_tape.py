@@ -70,7 +70,7 @@ DATA = torch.linspace(-1, 1, 30).reshape(10, 3), torch.linspace(0, 1, 10)
         (bowl, dict(init=torch.zeros(3))),
         slow((bowl, dict(init=torch.zeros(3), chains=1))),
         (bowl, dict(init=torch.zeros(3, dtype=torch.float64), metropolis=samplers.Metropolis(repeat=4))),
-        (correlated, dict(init=torch.zeros(3), chains=3)),
+        slow((correlated, dict(init=torch.zeros(3), chains=3))),
         slow((MODEL, dict(metropolis=True))),
         slow((network, dict(init=torch.zeros(3), data=DATA))),
         (network, dict(init=torch.zeros(3), data=DATA, batch_size=4, metropolis=False)),
