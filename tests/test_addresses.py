@@ -19,6 +19,8 @@ from integrators.noise import Key
 from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, total, vector
 from samplers.testing.cases import CASES
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # which torch says once a process
+
 
 class Tagged(torch.Tensor):
     """A class of tensors that changes nothing."""
@@ -146,7 +148,6 @@ def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backe
         assert same(result, stepped("torch", **{role: plain_values(value)})), what
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("role", covering(ROLES, [role for role in ROLES if role != "last"]))
 def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
     for what, make in ODD.items():
