@@ -171,6 +171,9 @@ SLOW = {
     "no warmup",
     "a step so small that nothing mixes",
     "a step lost in rounding",
+    "drawn at 1.25 T",
+    "two modes",
+    "chains that are lost",
 }
 SLOW_LOOPS = {
     "forgotten zero_grad",
@@ -182,6 +185,7 @@ SLOW_LOOPS = {
     "a momentum of .9999",
     "the mean of a mean",
     "the stability edge, underdamped",
+    "the stability edge, SGLD",
     "weights that do not move",
     "weights that do not move, pSGLD",
 }
