@@ -145,7 +145,7 @@ def moved(kernel, state, g, steps=3):
     return {name: torch.cat([p.flatten() for p in x]) if isinstance(x, list) else x for name, x in state.items()}
 
 
-@pytest.mark.parametrize("name", ["sghmc", "sgnht", "atmc", "psgld", "santa"])
+@pytest.mark.parametrize("name", covering(["sghmc", "sgnht", "atmc", "psgld", "santa"], ["sgnht", "psgld", "santa"]))
 def test_parts_threads_and_runs_of_sites_do_not_matter(name):
     """One tensor, or many of awkward sizes; one thread or three: the same noise, totals up to rounding."""
     recipe, sites = CASES[name].recipe, 2 * SITES_OF_ITEM + 777
