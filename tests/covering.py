@@ -22,11 +22,12 @@ EVERY_MECHANISM = (
 )
 
 
-def covering(cases, always):
-    """Cases as parameters: those that are not in `always` are slow."""
-    cases, always = list(cases), list(always)
-    assert set(always) <= set(cases), "what always runs is among the cases"
-    return [case if case in always else slow(case) for case in cases]
+def covering(cases, always=None, but=()):
+    """Cases as parameters: those that are not in `always`, by default all, or are in `but` are slow."""
+    cases = list(cases)
+    always, but = cases if always is None else list(always), list(but)
+    assert set(but) <= set(always) <= set(cases), "what always runs, and what is left out of it, is among the cases"
+    return [case if case in always and case not in but else slow(case) for case in cases]
 
 
 def slow(case):
