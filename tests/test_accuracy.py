@@ -306,7 +306,7 @@ def draws():
     )
 
 
-def test_it_stands_in_the_summary_and_in_print(draws, pairs_alone):
+def test_it_stands_in_the_summary_and_in_print(draws):
     assert "bias_step_sd" not in draws.summary().columns
     result = draws.accuracy(chains=50, steps=240)
     table = draws.summary()
@@ -383,7 +383,7 @@ def test_a_thermostat_that_has_not_settled_is_seen(pairs_alone):
 
 
 @pytest.mark.filterwarnings("ignore:.*(chains are lost|which diverged):RuntimeWarning")  # in some runs
-def test_pairs_that_are_lost_are_said(pairs_alone):
+def test_pairs_that_are_lost_are_said():
     start = torch.zeros(4, 1, dtype=torch.float64)
     quartic = samplers.sample(
         samplers.SGLD, lambda t: (t**4).sum() / 4, init=start, step_size=0.2, steps=100, progress=False
@@ -431,7 +431,7 @@ def test_runs_without_one_law_are_refused(name):
         draws.accuracy()
 
 
-def test_a_phase_that_keeps_its_adaptation_still_is_accepted(pairs_alone):
+def test_a_phase_that_keeps_its_adaptation_still_is_accepted():
     phases = [samplers.Phase(200, keep=False), samplers.Phase(2000, freeze=("V",))]
     start = torch.ones(1, dtype=torch.float64)
     draws = samplers.sample(

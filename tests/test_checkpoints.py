@@ -104,8 +104,9 @@ def undisturbed(name):
     return drawn(name)
 
 
-# by a kernel and by torch, with several potentials, in phases; at the first checkpoint and at later ones
-BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2), ("several potentials", 1), ("phases", 1)]
+# by a kernel and by torch, at temperatures, with several potentials, in phases; at the first checkpoint and at later
+BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2)]
+BROKEN_OFF += [(name, 1) for name in ("temperatures", "several potentials", "phases")]
 
 
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))

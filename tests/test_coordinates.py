@@ -239,5 +239,6 @@ def test_scales_of_a_correlated_energy_are_kept_where_their_parameter_is_given(g
     correlated = Energy((x, y), U=(x**2 + y**2 - 1.9 * x * y) * 5)
     how = dict(init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=2))
     arguments = tune(UnderdampedLangevin, correlated, **how, **given).arguments
-    assert isinstance(arguments.get("coordinates"), Affine) is not bool(given)
+    assert ("coordinates" in arguments) is not bool(given)
+    assert given or isinstance(arguments["coordinates"], Affine)
     assert sample(UnderdampedLangevin, correlated, steps=5, progress=False, **arguments)["theta"].shape[2] == 2

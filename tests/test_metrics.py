@@ -245,10 +245,12 @@ def test_the_work_of_a_leapfrog_is_the_change_of_H():
     def off(text):
         exec(compile(text, "step", "exec"), namespace := {})
         after = namespace["step"](state, 0.3, **FUNCTIONS, noise={}, G=METRIC, temperature=0.5)
-        return float((after["work"] - energy_of(after, 0.5) + energy_of(state, 0.5)).abs().nanmedian())
+        return (after["work"] - energy_of(after, 0.5) + energy_of(state, 0.5)).abs()
 
-    assert off(source) < 1e-9
-    assert "+ change2" in source and off(source.replace("+ change2", "")) > 0.01
+    apart = off(source)
+    kept = apart.isfinite()  # of some chains the implicit steps do not converge
+    assert apart[kept].max() < 1e-9 and kept.double().mean() > 0.9
+    assert "+ change2" in source and off(source.replace("+ change2", "")).nanmedian() > 0.01
 
 
 @pytest.mark.parametrize("word", covering(ACCEPTED, ["O L O"]))

@@ -1,9 +1,9 @@
 """Planted mistakes of runs and of training loops: none is called good, and each is named with what to do.
 
-verdict       runs (29)    loops (30)
+verdict       runs (30)    loops (30)
 good          0            0
 not known     0            2
-bad           29           25
+bad           30           25
 refused       0            3
 """
 
@@ -35,7 +35,9 @@ N = 200  # data of a loop
 SEED = ContextVar("seed", default=0)
 
 
-BOWL = Energy(vector("theta"), U=total(vector("theta") ** 2) / 2)  # without autograd, whose steps take longer
+# without autograd, whose steps take longer
+BOWL = Energy(vector("theta"), U=total(vector("theta") ** 2) / 2)
+QUARTIC = Energy(vector("theta"), U=total(vector("theta") ** 4) / 4)
 
 
 def bowl(theta):
@@ -125,6 +127,10 @@ RUNS = {
         ),
         "R-hat of xi",
     ),
+    "a heavy thermostat without minibatches": (
+        lambda: run(SGNHT, mu=1e4, A=1.0, **FEW | {"steps": 400}),
+        "R-hat of xi",
+    ),
     "the mean where the sum was meant": (lambda: on_data(SGHMC, mean=True, C=5.0), "R-hat"),
     "drawn at 1.25 T": (lambda: altered(lambda x: x * 1.25**0.5), "configurational temperature"),
     "drawn at .8 T": (lambda: altered(lambda x: x * 0.8**0.5), "configurational temperature"),
@@ -152,13 +158,13 @@ RUNS = {
         "R-hat",
     ),
     "chains that are lost": (
-        lambda: run(SGLD, lambda x: x.pow(4).sum() / 4, init=4.5 * AT_ONE + 4.5, step_size=0.1),
+        lambda: run(SGLD, QUARTIC, init=4.5 * AT_ONE + 4.5, step_size=0.1, steps=200),
         "lost chains",
     ),
 }
 
 
-# what is said of them, and the kind of their mistake, is that of a cheaper case, too
+# what the report says of them it says of a cheaper case, too
 SLOW = {
     "a step of .7 of the limit",
     "one long chain with too large a step",
@@ -173,7 +179,6 @@ SLOW = {
     "a step lost in rounding",
     "drawn at 1.25 T",
     "two modes",
-    "chains that are lost",
 }
 SLOW_LOOPS = {
     "forgotten zero_grad",
@@ -191,7 +196,7 @@ SLOW_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("mistake", covering(RUNS, RUNS.keys() - SLOW))
+@pytest.mark.parametrize("mistake", covering(RUNS, but=SLOW))
 def test_a_mistake_of_a_run_is_not_called_good_and_said_first(mistake):
     make, first = RUNS[mistake]
     report = make().report()
@@ -308,7 +313,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("mistake", covering(LOOPS, LOOPS.keys() - SLOW_LOOPS))
+@pytest.mark.parametrize("mistake", covering(LOOPS, but=SLOW_LOOPS))
 def test_a_mistake_of_a_loop_is_not_called_good_and_named_with_what_to_do(mistake):
     settings, ok, said = LOOPS[mistake]
     if settings.get("data"):

@@ -5,7 +5,7 @@ import re
 from functools import cache
 
 import pytest
-from covering import slow
+from covering import covering, slow
 from explicit_sites import Expanded, at_site, coordinates, is_zero
 from hypothesis import given, settings
 from sympy import ImmutableMatrix, Matrix, S, cos, hessian, log, sin, sqrt, symbols
@@ -93,7 +93,7 @@ RECIPES = {
 
 every = pytest.mark.parametrize("R", RECIPES.values(), ids=RECIPES)
 SEVERAL = ("sgld", "preconditioned", "sghmc", "sgrhmc", "sgnht", "total-curl", "banana")
-several = pytest.mark.parametrize("R", [R if R.name in SEVERAL else slow(R) for R in RECIPES.values()], ids=RECIPES)
+several = pytest.mark.parametrize("R", covering(RECIPES.values(), map(RECIPES.get, SEVERAL)), ids=RECIPES)
 
 
 # ---- Gamma, drift, residual

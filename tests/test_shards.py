@@ -60,7 +60,7 @@ def test_sums_of_a_step_in_torch_text_are_over_all_ranks(two):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows", "copies", "columns of rows"])
 def test_four_ranks_move_as_one_however_tensors_lie(name, four):
-    """Copies are counted once; of some tensors some ranks have nothing; columns are many runs of sites."""
+    """Some ranks have nothing of the smallest tensors; columns of rows lie over a mesh of two axes."""
     assert_same(four, name, shards.whole(alone("sgnht")[0]))
 
 
@@ -153,7 +153,7 @@ def test_fully_sharded_networks_move_as_one_over_100_steps(ranks, tmp_path):
 
 @pytest.mark.slow
 def test_ranks_that_are_killed_under_torchrun_go_on_from_the_last_checkpoint(tmp_path):
-    """Bit for bit; that other ranks go on from what two have saved is asked of every change above."""
+    """Bit for bit; that other ranks go on from what two have saved is asked above."""
     import shard_kills
 
     died, at = shard_kills.compared(tmp_path, kills=2, steps=120, seed=1)
