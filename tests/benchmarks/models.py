@@ -80,19 +80,18 @@ class Run:
         }
 
 
-def of_ours(posterior: Posterior, steps: int, seed: int) -> Run:
+def of_ours(posterior: Posterior, chains: int, steps: int, seed: int) -> Run:
     """Tunes and runs HMC."""
     tune, sample = samplers.tune, samplers.sample  # imported before the clock starts, as NumPyro is
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", RuntimeWarning)
         clock, began = time.perf_counter(), time.process_time()
-        settings = tune("hmc", posterior.model, chains=16, seed=seed, progress=False)
+        settings = tune("hmc", posterior.model, chains=chains, seed=seed, progress=False)
         middle = time.process_time()
         run = dict(steps=steps, warmup=steps // 5, seed=seed + 1, progress=False)
         draws = sample("hmc", posterior.model, **run, **settings.arguments)
         ended, wall = time.process_time(), time.perf_counter() - clock
     report = draws.report()
-    chains = settings.arguments["chains"]
     gradients = draws.info["steps"] * settings.arguments["metropolis"].repeat * chains
     said = {
         "wall, s": wall,
@@ -138,7 +137,7 @@ def differences(run: Run, reference: Run) -> dict[str, float]:
 
 def compared(name: str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The rows of one model, by sampler."""
-    ours = of_ours(POSTERIORS[name](), options.steps, options.seed)
+    ours = of_ours(POSTERIORS[name](), options.chains, options.steps, options.seed)
     if options.numpyro is None:
         return {"ours": ours.row}
     nuts = of_nuts(options.numpyro, name, options.folder, seed=options.seed)
@@ -178,7 +177,8 @@ def table(rows: dict[str, dict[str, dict[str, Any]]]) -> str:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, Any]]:
     """Tunes and runs all of them; returns rows by model and sampler."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--chains", type=int, default=64, help="of ours, all in one call of U")
+    parser.add_argument("--steps", type=int, default=400, help="of each of our chains")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--numpyro", metavar="PYTHON", help="compare with NUTS of NumPyro, which this interpreter has")
     parser.add_argument("--reference", type=int, default=0, help="draws of a chain of a long reference")
