@@ -94,6 +94,7 @@ def of_ours(posterior: Posterior, chains: int, steps: int, seed: int) -> Run:
     report = draws.report()
     gradients = draws.info["steps"] * settings.arguments["metropolis"].repeat * chains
     said = {
+        "chains": chains,
         "wall, s": wall,
         "divergences": sum(draws.info["divergences"]["of_chains"]),
         "verdict": report.verdict,
