@@ -34,8 +34,9 @@ def net(units=16, seed=1, positive=False, inputs=2):
     return module
 
 
-def bound(units=16):
-    return Learned.bind(f=network(net(units, 1, True), name="f", sign="positive"), g=network(net(units, 2), name="g"))
+def bound(units=16, seed=1):
+    f = network(net(units, seed, True), name="f", sign="positive")
+    return Learned.bind(f=f, g=network(net(units, 2), name="g"))
 
 
 overdamped = Recipe(name="o", state=(theta,), H=potential(theta), D={theta: function("f", theta, sign="positive")})
@@ -119,8 +120,9 @@ def test_exp_of_minus_H_is_invariant_with_gamma_and_not_without():
     assert slopes(step, start(), slope, hs=(0.01, 0.005), draw_nodes=7)[0] < 1.2
 
 
-def test_a_run_keeps_weights_and_randomness_as_they_are():
-    recipe, energy = bound_friction(), Energy(theta, U=total(theta**2) / 2)
+@pytest.mark.parametrize("recipe", [bound_friction(), slow(bound(units=4))], ids=["D", "D and Q"])
+def test_a_run_keeps_weights_and_randomness_as_they_are(recipe):
+    energy = Energy(theta, U=total(theta**2) / 2)
     settings = dict(init=torch.zeros(2), chains=3, steps=20, step_size=0.05, progress=False)
     one, other = (samplers.sample(recipe, e, **settings)["theta"] for e in (energy, lambda z: (z**2).sum() / 2))
     assert torch.allclose(one, other, atol=1e-5) and one.isfinite().all()
@@ -316,10 +318,11 @@ def test_a_step_of_networks_is_accepted_by_its_work():
     assert error < 0.003 and not CLAIMS["work of values and networks"].failures({"D": float(factor.mean() - 1) / error})
 
 
-def test_a_run_goes_on_with_the_networks_that_it_began_with(tmp_path):
+@pytest.mark.parametrize("networks", [bound_friction, slow(bound)], ids=["D", "D and Q"])
+def test_a_run_goes_on_with_the_networks_that_it_began_with(networks, tmp_path):
     def drawn(seed, steps):
         run = dict(init=torch.zeros(1, dtype=torch.float64), step_size=0.01, steps=steps, progress=False)
-        return samplers.sample(bound_friction(seed=seed), lambda x: x.square().sum() / 2, checkpoint=tmp_path, **run)
+        return samplers.sample(networks(4, seed), lambda x: x.square().sum() / 2, checkpoint=tmp_path, **run)
 
     first = drawn(1, 5)
     assert torch.equal(drawn(1, 5)["theta"], first["theta"])

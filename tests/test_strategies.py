@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from sympy import S, exp, sin, tanh
@@ -94,7 +95,7 @@ def test_every_property_holds_for_many_recipes(data, adapt, jumps):
     all_hold(data, data.draw(recipes(adapt=adapt, jumps=jumps)))
 
 
-@pytest.mark.slow  # of the leapfrog it is asked below
+@pytest.mark.slow  # the leapfrog is asked at every change, below
 @given(steps(recipes("linear", "thermostatted", noise=False), euler=False, palindromes=True), st.integers(0, 99))
 @examples(5)
 def test_dynamics_without_noise_are_reversible_and_preserve_volume(step, seed):
@@ -310,11 +311,18 @@ def test_recipes_without_noise_have_none(R):
     assert not any(R.D)
 
 
-@given(recipes("sites", "linear", "explicit", adapt=True, jumps=True))
-@examples(3)
-def test_adaptations_and_jumps_are_added(R):
-    assert [a.name for a in R.adapted] == ["V"]
-    assert all(R.H.diff(b, 3) == 0 and R.H.diff(b, 2) != 0 for j in R.jumps.values() for b in j.blocks)
+@pytest.mark.parametrize("count", [3, slow(15)])
+def test_adaptations_and_jumps_are_added(count):
+    redrawn = []
+
+    @given(recipes("sites", "linear", "explicit", adapt=True, jumps=True))
+    @examples(count)
+    def added(R):
+        redrawn.extend((R.H, b) for jump in R.jumps.values() for b in jump.blocks)
+        assert [a.name for a in R.adapted] == ["V"]
+
+    added()
+    assert redrawn and all(H.diff(b, 3) == 0 and H.diff(b, 2) != 0 for H, b in redrawn)
 
 
 @pytest.mark.slow
@@ -332,13 +340,17 @@ def test_words_are_of_every_form():
     assert seen.keys() == {"Lie", "Strang", "fractions", "word", "Euler", "exact", "J"}
 
 
-@given(st.data())
-@examples(2)
-def test_palindromes_and_numerical_pieces_are_made_on_request(data):
-    R = data.draw(recipes("explicit"))
-    step = data.draw(steps(st.just(R), method="euler", palindromes=True, euler=False))
-    assert step.scheme.is_palindrome and "Euler" not in step.flows
-    assert all(flow.exact or flow.rule == "euler" for flow in step.flows.values()) and not step.exact
+@pytest.mark.parametrize("count", [2, slow(4)])
+def test_palindromes_and_numerical_pieces_are_made_on_request(count):
+    @given(st.data())
+    @examples(count)
+    def made(data):
+        R = data.draw(recipes("explicit"))
+        step = data.draw(steps(st.just(R), method="euler", palindromes=True, euler=False))
+        assert step.scheme.is_palindrome and "Euler" not in step.flows
+        assert all(flow.exact or flow.rule == "euler" for flow in step.flows.values()) and not step.exact
+
+    made()
 
 
 @pytest.mark.parametrize("blocks", [(xi,), tuple(map(scalar, "xyz"))], ids=len)
