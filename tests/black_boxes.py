@@ -247,6 +247,7 @@ RIGHT = {  # black box, settings, verdict, order
     "mala": (mala(), {}, "unbiased", None),
     "ula": (ula(), {}, "vanishing bias", 1),
     "baoab": (splitting("BAOAB"), LATER, "unbiased", None),
+    "baoab, long steps": (splitting("BAOAB"), dict(step_size=0.4, chains=800), "unbiased", None),
     "obabo, long steps": (splitting("OBABO"), dict(step_size=0.4, chains=8000, time=8.0), "vanishing bias", 2),
     "sghmc": (splitting("OBA", 2.0), dict(chains=5000), "vanishing bias", 1),
     "explicit euler sghmc": (euler_sghmc(), {}, "vanishing bias", 1),

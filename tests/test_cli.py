@@ -418,11 +418,11 @@ def test_a_picture_without_matplotlib_is_refused_before_the_run(run, monkeypatch
     assert code == 2 and "matplotlib cannot be imported" in error
 
 
-TUNED = "sample sgld --energy gaussian --tune --chains 4 --steps 40 --warmup 5 --no-progress".split()
+TUNED = "sample sgld --energy gaussian --tune --steps 40 --warmup 5 --no-progress".split()
 
 
 def tuned():
-    return samplers.tune(SGLD, TARGETS["gaussian"], init=torch.zeros(2), chains=4)
+    return samplers.tune(SGLD, TARGETS["gaussian"], init=torch.zeros(2), chains=64)
 
 
 def test_a_run_tunes_itself(answer, brief):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import slow
 
 import integrators
 import samplers
@@ -184,9 +185,10 @@ def fast(monkeypatch):
     monkeypatch.setattr(integrators, "compile", cache(integrators.compile))
 
 
+@pytest.mark.parametrize("number", [12, slow(20)])
 @pytest.mark.parametrize("run", [sampled, trained])
-def test_a_harmed_folder_ends_as_a_whole_one_or_is_refused(run, tmp_path):
-    counts = corruptions(run, 12, 1, tmp_path)
+def test_a_harmed_folder_ends_as_a_whole_one_or_is_refused(run, number, tmp_path):
+    counts = corruptions(run, number, 1, tmp_path)
     assert counts["equal"] >= 3 and counts["refused"] >= 3
 
 

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 import pytest
-from covering import slow
 from orders import defect, slopes
 from spike_and_slab import LATENTS, PRIOR, SPIKE, drawn, mixed, others, shrunk, sigma
 from zoo import GENERALISED_LANGEVIN, JOINT, QUARTIC_KINETIC, compiled
@@ -273,17 +272,12 @@ def test_every_law_is_asked_of_a_word():
     assert {name for name, *_ in PALINDROMES + CONSISTENT} == set(SAMPLERS) - {"sgrld-cir"}  # which has no defect
 
 
-def with_slow(cases):
-    """The dearest laws, beside which those of their parts, with and without a speed limit, always run, are slow."""
-    return [slow(case) if case[0] in ("atmc, noisy", "atmc-relativistic") else case for case in cases]
-
-
-@pytest.mark.parametrize("name, word, pieces", with_slow(PALINDROMES))
+@pytest.mark.parametrize("name, word, pieces", PALINDROMES)
 def test_a_palindrome_of_exact_flows_has_a_defect_of_third_order(name, word, pieces):
     assert SAMPLERS[name].slope(word, pieces, (0.1, 0.025)) >= 2.9
 
 
-@pytest.mark.parametrize("name, word, pieces", with_slow(CONSISTENT))
+@pytest.mark.parametrize("name, word, pieces", CONSISTENT)
 def test_a_consistent_step_has_a_defect_of_second_order(name, word, pieces):
     assert 1.9 <= SAMPLERS[name].slope(word, pieces, (0.0125, 0.00625)) <= 2.5
 

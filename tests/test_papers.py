@@ -280,20 +280,33 @@ def test_ctrl_c_within_a_chain_leaves_no_result(study, monkeypatch):
     assert not list(study.folder.glob("*.json"))
 
 
-@pytest.fixture(scope="module")
-def gaussian(tmp_path_factory):
+def claims_of_gaussian(folder, **constants):
+    """The example and its results, of smaller size, and with some of its constants replaced."""
     import psgld_gaussian as example
     from study import Study
 
-    study = Study(tmp_path_factory.mktemp("psgld"))
+    study = Study(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(example, "STEP_SIZES", (0.05, 0.3))
-        patch.setattr(example, "ALPHAS", (0.99,))
+        for name, value in constants.items():
+            patch.setattr(example, name, value)
         patch.setattr(Study, "of_scale", lambda *_: (1500, 400))
         patch.setattr(example, "claims_of", lambda *results: results, raising=True)
         sgld, psgld = example.claims(study)
     assert width(study.folder / "gaussian.png") > 600
+    return example, sgld, psgld
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory):
+    example, sgld, psgld = claims_of_gaussian(tmp_path_factory.mktemp("psgld"), STEP_SIZES=(0.05, 0.3), ALPHAS=(0.99,))
     return example, sgld, psgld[0.99]
+
+
+@pytest.mark.slow
+def test_every_weight_of_the_past_has_its_runs_and_its_line_of_the_picture(tmp_path):
+    example, _, psgld = claims_of_gaussian(tmp_path, STEP_SIZES=(0.05, 0.3))
+    assert set(psgld) == set(example.ALPHAS) and len(psgld) == 3
+    assert all(set(results) == {0.05, 0.3} for results in psgld.values())
 
 
 @pytest.mark.slow

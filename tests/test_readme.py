@@ -32,8 +32,9 @@ ROOT = Path(__file__).parent.parent
 README, GUIDE = ROOT / "README.md", ROOT / "examples" / "guide"
 GUIDES = sorted(GUIDE.glob("*.md"))
 TUNED = {GUIDE / f"{name}.md" for name in ("choosing", "models", "report", "tuning")}
-DEAR = """coefficients declaring domains loops operators report sampling start targets tempering training tuning
-words""".split()  # pages whose blocks run for seconds are slow
+SECONDS = """coefficients declaring domains loops operators report sampling start targets tempering training tuning
+words""".split()
+SLOW = {GUIDE / f"{name}.md" for name in SECONDS}  # pages whose blocks run for seconds
 PAGES = [README, *GUIDES, ROOT / "CONTRIBUTING.md"]
 
 
@@ -71,14 +72,9 @@ def test_an_output_that_is_shown_is_compared_by_its_words_and_the_size_of_its_nu
 OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
 
 
-def quick(pages):
-    """Pages as parameters: those that run for seconds are slow."""
-    return covering(sorted(pages), [page for page in pages if page.stem not in DEAR])
-
-
 @pytest.mark.stated_seed
 @pytest.mark.filterwarnings("ignore:.*the formulas read U itself")
-@pytest.mark.parametrize("page", quick(set(OF_PYTHON) - TUNED), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", covering(sorted(set(OF_PYTHON) - TUNED), but=SLOW - TUNED), ids=lambda page: page.stem)
 def test_python_blocks_of_the_guide_run_one_after_the_other(page, tmp_path, monkeypatch):
     """And the steps of what is declared there are those of its formulas."""
     monkeypatch.chdir(tmp_path)
@@ -112,7 +108,7 @@ def assert_declared(recipe, layers):
         assert_stationary(recipe, layers=layers)
 
 
-@pytest.mark.parametrize("page", quick(TUNED), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", covering(sorted(TUNED), but=SLOW & TUNED), ids=lambda page: page.stem)
 def test_blocks_of_pages_that_tune_run_with_settings_that_are_not_tuned(page, tmp_path, monkeypatch):
     """And with few pairs of chains; how they are called is checked against the signature."""
     tune, accuracy = inspect.signature(samplers.tune), samplers.Draws.accuracy

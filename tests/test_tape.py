@@ -13,6 +13,7 @@ from torch.distributions import HalfNormal, MultivariateNormal, Normal
 import samplers
 from samplers.target import tape
 from samplers.target.traced import Traced
+from samplers.tuning.pilot import Pilot
 
 WIDTHS = torch.tensor([0.5, 1.0, 2.0])
 ORDERS = {0, 1}
@@ -435,8 +436,9 @@ def test_transforms_of_torch_see_the_energy_itself():
 
 
 def test_pilots_of_a_tuning_share_a_tape(monkeypatch, brief):
-    made = []
-    init = tape.Tape.__init__
+    made, runs = [], []
+    init, run = tape.Tape.__init__, Pilot.run
     monkeypatch.setattr(tape.Tape, "__init__", lambda self, *given: made.append(self) or init(self, *given))
+    monkeypatch.setattr(Pilot, "run", lambda self, *given, **more: runs.append(self) or run(self, *given, **more))
     samplers.tune("hmc", bowl, init=torch.zeros(3), seed=1, progress=False, budget=20_000)
-    assert 1 <= len(made) <= 4
+    assert 1 <= len(made) <= 4 < len(runs)
