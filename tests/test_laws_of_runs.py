@@ -152,7 +152,10 @@ MOTIONS = {  # recipe, energy, settings, whether noise reaches all
 }
 
 
-@pytest.mark.parametrize("name", covering(MOTIONS, [*MOTIONS][2:4] + [*MOTIONS][-2:]))
+PAIRS = [*MOTIONS][2:4] + [*MOTIONS][-2:]  # of an energy and of a matrix, by which noise reaches all or not
+
+
+@pytest.mark.parametrize("name", covering(MOTIONS, PAIRS))
 def test_noise_reaches_or_not_under_the_energy_and_the_operators_of_the_run(name):
     recipe, energy, settings, reaches = MOTIONS[name]
     draws, warnings = warned(lambda: run(recipe, energy, **settings))

@@ -313,16 +313,18 @@ def test_recipes_without_noise_have_none(R):
 
 @pytest.mark.parametrize("count", [3, slow(15)])
 def test_adaptations_and_jumps_are_added(count):
-    redrawn = []
+    more = dict(adapt=True, jumps=True)
 
-    @given(recipes("sites", "linear", "explicit", adapt=True, jumps=True))
+    @given(recipes("sites", "linear", "explicit", **more), recipes("thermostatted", **more))
     @examples(count)
-    def added(R):
-        redrawn.extend((R.H, b) for jump in R.jumps.values() for b in jump.blocks)
-        assert [a.name for a in R.adapted] == ["V"]
+    def added(R, thermostatted):
+        assert thermostatted.jumps  # whose momenta and thermostats are Gaussian
+        for made in (R, thermostatted):
+            assert [a.name for a in made.adapted] == ["V"]
+            redrawn = [b for jump in made.jumps.values() for b in jump.blocks]
+            assert all(made.H.diff(b, 3) == 0 and made.H.diff(b, 2) != 0 for b in redrawn)
 
     added()
-    assert redrawn and all(H.diff(b, 3) == 0 and H.diff(b, 2) != 0 for H, b in redrawn)
 
 
 @pytest.mark.slow

@@ -336,7 +336,7 @@ MISTAKES = {
 }
 
 
-# another part of the same work is wrong in a case that always runs
+# a determinant, and what is called balanced, is wrong in other cases, which always run
 SLOW = {
     "determinant of the other sign",
     "friction of a thermostat called balanced",
