@@ -247,7 +247,7 @@ def diagnosed(name):
     return diagnose(tuple(drift), H, drift, D)
 
 
-SLOW = {
+SLOW = {  # mistakes in thermostats and in friction; cheaper ones of each are fast
     "Gaussian thermostat",
     "friction without the thermostat",
     "noise without the mass",

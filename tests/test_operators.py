@@ -225,8 +225,14 @@ def test_fisher_scoring_is_exact_on_a_correlated_gaussian(stiff, h, noise):
 # ---- the emitted text
 
 
-# other masses and words have their laws above
-EACH_TERM = [*WORDS[1:4], ("magnetic", "F A"), ("friction", "B A O A B")]
+# each term of D and Q; other masses and words have their laws above
+EACH_TERM = [
+    ("non-reversible", None),
+    ("two-noises", "Euler"),
+    ("hmc-dense", None),
+    ("magnetic", "F A"),
+    ("friction", "B A O A B"),
+]
 
 
 @pytest.mark.parametrize("name, word", covering(WORDS, EACH_TERM))
