@@ -134,10 +134,11 @@ def plain_values(x):
 
 
 EVERY_STEP = [(role, backend) for backend in STEPS for role in ROLES]
-INTERPRETED = [(role, "triton") for role in ("p", "last", "carried", "first")]  # slowly, and like theta and the noise
+# Triton's kernels are interpreted here, which takes seconds; a kernel reads these tensors as it reads theta.
+SLOW = [(role, "triton") for role in ("p", "last", "carried", "first")]
 
 
-@pytest.mark.parametrize("role, backend", covering(EVERY_STEP, but=INTERPRETED))
+@pytest.mark.parametrize("role, backend", covering(EVERY_STEP, but=SLOW))
 def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backend):
     for what, make in PLAIN.items():
         value = make(numbers(0.7, device=device_of(backend)))
@@ -148,7 +149,7 @@ def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backe
         assert same(result, stepped("torch", **{role: plain_values(value)})), what
 
 
-@pytest.mark.parametrize("role", covering(ROLES, but=["last"]))
+@pytest.mark.parametrize("role", covering(ROLES, but=["last"]))  # a gradient, as `first` is
 def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
     for what, make in ODD.items():
         values = {backend: make(numbers(0.7, device=device_of(backend))) for backend in STEPS}

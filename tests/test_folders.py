@@ -51,7 +51,7 @@ CASES = [
 
 
 def alternate(run, name, kind):
-    """A file of every name and of every kind; `trained` has the kinds that `sampled` leaves out."""
+    """Whether a case always runs: every second kind of a name; `trained` has those that `sampled` leaves out."""
     return ([*KINDS].index(kind) + NAMES.index(name) + (run is trained)) % 2 == 0
 
 
