@@ -1,8 +1,8 @@
 """`make check FILES=...`: the tests that are nearest to files that were changed, nearest first, for a minute.
 
 Near a module are its own doctests, the tests that import it or a public name of it, and, of a stock sampler, all cases
-of its name; of a module that no test imports, the tests of those that import it. Without files: what git finds changed.
-What is further away, and what a minute has no time for, is left to `make test`.
+of its name, the slow ones last; of a module that no test imports, the tests of those that import it. Without files:
+what git finds changed. What is further away, and what a minute has no time for, is left to `make test`.
 """
 
 import ast
@@ -77,6 +77,8 @@ class Nearest:
 
     def rank(self, item):
         of_name = any(re.search(rf"[\[-]{re.escape(name)}[\] -]", item.nodeid) for name in self.names)
+        if item.get_closest_marker("slow"):
+            return len(self.files) if of_name else None
         return -1 if of_name else self.files.get(item.path)
 
     @pytest.hookimpl(trylast=True)
@@ -94,7 +96,8 @@ class Nearest:
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.left:
-            terminalreporter.write_line(f"{self.left} tests that are near had no time; `make test` has them")
+            left = f"{self.left} tests that are near had no time"
+            terminalreporter.write_line(f"{left}; `make test` and `make slow` have them")
 
 
 def main(given):
@@ -109,7 +112,7 @@ def main(given):
     if not collected:
         print("no test is near what was changed")
         return 0
-    return pytest.main([*map(str, collected)], plugins=[Nearest(files, names)])
+    return pytest.main([*map(str, collected), "-m", "slow or not slow"], plugins=[Nearest(files, names)])
 
 
 if __name__ == "__main__":
