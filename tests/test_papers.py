@@ -61,8 +61,9 @@ def test_the_seconds_of_a_result_count_once_however_often_it_is_asked_for(study)
     assert study.seconds == first >= 0.02
 
 
-def test_the_seconds_of_a_result_within_another_are_in_those_of_the_other(study):
-    """The sum is the same whether the results are computed or read."""
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_the_seconds_of_a_result_within_another_are_in_those_of_the_other(study, is_broken_off):
+    """The sum is the same whether the results are computed or read, of a run that was broken off, too."""
     import time
 
     from study import Study
@@ -73,6 +74,8 @@ def test_the_seconds_of_a_result_within_another_are_in_those_of_the_other(study)
             pass
         return study.result(slow, within=False) if within else {}
 
+    if is_broken_off:
+        Study(*study.place).result(slow, within=False)
     study.result(slow, within=True)
     again = Study(*study.place)
     again.result(slow, within=True)

@@ -111,6 +111,7 @@ class Study:
         self.pool = pool
         self.seconds = 0.0  # of the processor, that the results took when they were computed
         self._counted: set[Path] = set()
+        self._earlier = 0.0  # seconds of results that the one that is being computed has read
         self._folders: list[Path] = []  # of checkpoints of the result that is being computed
 
     def of_scale(self, quick: Any, reduced: Any, full: Any) -> Any:
@@ -127,6 +128,8 @@ class Study:
         if kept is None or kept["settings"] != json.loads(json.dumps(settings)):
             kept = self._computed(path, function, settings)
             self.log(f"  {path.stem}: {kept['seconds']:.1f} s")
+        elif path not in self._counted:
+            self._earlier += kept["seconds"]
         if path not in self._counted:  # a result that others are made of is asked for by each
             self.seconds += kept["seconds"]
             self._counted.add(path)
@@ -135,17 +138,19 @@ class Study:
     def _computed(self, path: Path, function: Callable[..., dict], settings: dict) -> dict:
         """Compute a result and keep it; the checkpoints on the way go."""
         outer, self._folders = self._folders, []
+        earlier, self._earlier = self._earlier, 0.0
         others = self.seconds
         try:
             began = time.process_time()
             value = function(self, **settings)
             self.seconds = others  # a result that this one is made of has its seconds in those of this one
-            kept = {"settings": settings, "seconds": round(time.process_time() - began, 3), "value": value}
+            seconds = time.process_time() - began + self._earlier
+            kept = {"settings": settings, "seconds": round(seconds, 3), "value": value}
             self._write(path, json.dumps(kept, allow_nan=True))
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
-            self._folders = outer
+            self._folders, self._earlier = outer, earlier
         return json.loads(json.dumps(kept))  # what a later run will read
 
     def results(self, function: Callable[..., dict], settings: Sequence[dict]) -> list[dict]:
