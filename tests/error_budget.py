@@ -224,7 +224,7 @@ CLAIMS = {
         "those of the target, by integration",
         "a variance 25 % off (200 chains of 150 draws or more, standard error 2 %)",
         12.0,
-        times=36,
+        times=38,
     ),
     "coordinates": Claim(
         "means of theta, and of products of theta and of its roots, of chains that move in other coordinates",
@@ -260,7 +260,7 @@ CLAIMS = {
         "those of the same draws",
         "a variance 15 % off (2e4 chains, standard error 1 %)",
         14.0,
-        times=5000,
+        times=700,
         each=3e-12,
     ),
     "audits": Claim(
