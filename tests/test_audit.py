@@ -67,12 +67,7 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
         "temperature used wrongly",
         "used as a standard deviation",
     ),
-    "thermostat p^2 - 1": (
-        thermostat(target=lambda T: 1.0),
-        LATER | dict(chains=1000),
-        "temperature used wrongly",
-        "it is ignored",
-    ),
+    "thermostat p^2 - 1": (thermostat(target=lambda T: 1.0), LATER, "temperature used wrongly", "it is ignored"),
     "noise sqrt(h)": (ula(noise=lambda h, T: (h * T) ** 0.5), COARSE, "bias does not vanish", -0.5),
     "a temperature 8 % too high": (
         heated(lambda h, t: 0.08),

@@ -165,6 +165,7 @@ def test_a_quick_run_neither_reproduces_nor_refutes_at_full_scale(tmp_path, monk
     assert "false as stated" in run.run(["one"], None, tmp_path, Scale.REDUCED)
 
 
+@pytest.mark.stated_seed
 def test_the_stated_prior_told_its_support_is_above_the_noise_floor():
     """Normal equations of 1000 weights beside the solve of 100 data: 3.27 and 3.56 on the third data set, not 3.02."""
     import spike_regression as example
@@ -341,6 +342,7 @@ def test_the_numbers_of_the_lessons_are_those_of_the_experiments_that_they_cite(
         assert numbers(words) <= numbers(" ".join(cell for row in rows(name) for cell in row)), name
 
 
+@pytest.mark.stated_seed
 def test_the_page_has_the_known_support_as_it_is_computed():
     """Five data sets: 3.34 at v0 = .001 and 3.73 at .01."""
     import spike_regression as example
