@@ -12,6 +12,7 @@ from recipe.arguments import check_known
 from recipe.errors import RecipeError
 from recipe.pieces import Piece
 from recipe.refusal import refuse_other_period
+from recipe.representative import representative
 from recipe.scheme import EULER, Scheme, Word, all_letters
 from recipe.scheme import scheme as read_scheme
 from recipe.symbols import Block, Partial, Potential, masked
@@ -66,7 +67,7 @@ def compile(
     if energy is not None:
         recipe = with_energy(recipe, energy)
     own = energy if recipe.potential else None
-    flows, program = _lowered(recipe, word, tuple(letters.items()), frozen, reuse_gradient, own, scope)
+    flows, program = _lowered(representative(recipe), word, tuple(letters.items()), frozen, reuse_gradient, own, scope)
     backend = "torch" if backend == "auto" else backend
     return Step(recipe, word, dict(flows), program, dtype, backend, frozen, dict(pieces or {}))
 

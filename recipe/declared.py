@@ -54,6 +54,11 @@ def signs_of(expression: Expr) -> dict[str, bool]:
     return {sign: True for sign in ("real", "positive", "nonnegative") if getattr(expression, f"is_{sign}")}
 
 
+def _text(value: Any) -> str:
+    """A field as text that tells it from every other value, as blocks of one name in different domains."""
+    return " ".join((value.name, *value.contents)) if isinstance(value, Declared) else repr(value)
+
+
 class Declared(Symbol):
     """A symbol with fields beside its name, which distinguish it from other symbols of this name."""
 
@@ -68,7 +73,7 @@ class Declared(Symbol):
         symbol = Symbol.__xnew__(cls, valid_name(name, cls.what), **signs)
         for field, value in zip(cls.fields, values, strict=True):
             setattr(symbol, field, value)
-        symbol.contents = tuple(map(str, values))  # as text, because sympy sorts by the contents
+        symbol.contents = tuple(map(_text, values))  # as text, because sympy sorts by the contents
         return symbol
 
     def _hashable_content(self):

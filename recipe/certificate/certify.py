@@ -19,6 +19,7 @@ from ..ensembles import Outer
 from ..errors import RecipeError
 from ..involutions import Involution, weakest
 from ..laws import compared
+from ..representative import representative
 from ..results import VERDICTS, Certificate, Finding
 from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
@@ -50,7 +51,7 @@ def certify(
         what = f"nothing moves while {', '.join(freeze)} are held still"
         raise RecipeError(f"{recipe.name}, check", what, do="Let a block move.")
     sites = sites if sites and couples_sites(recipe) else SITES
-    return _certified(recipe, temperature, freeze, tuple(sorted((values or {}).items())), sites)
+    return _certified(representative(recipe), temperature, freeze, tuple(sorted((values or {}).items())), sites)
 
 
 def _check_arguments(

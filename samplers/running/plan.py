@@ -14,6 +14,7 @@ from integrators.step import Step
 from recipe import Recipe
 from recipe.arguments import is_number
 from recipe.errors import RecipeError
+from recipe.representative import representative
 
 from .phases import Phase
 from .schedules import in_closed_form
@@ -233,7 +234,7 @@ def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
         hash((recipe, *choices.values()))
     except TypeError:  # a dict of pieces, or a word as a list
         return make(recipe, **choices)
-    return _step_of(make, recipe, **choices)
+    return _step_of(make, representative(recipe), **choices)
 
 
 @lru_cache(maxsize=32, typed=True)
