@@ -254,9 +254,9 @@ class Optimizer(torch.optim.Optimizer):
         that the noise of minibatches adds, h V_g/(2 D) less the noise supplied, from gradients one step apart;
         thermostats that still relax (R-hat over quarters of that half); the relaxation time of momenta; the
         configurational temperature, the mean of (theta - E theta) grad U over sites, which is far below T where weights
-        have not moved as far as the law is wide, and the kinetic one, the mean of p^2/m, each over T. Some 1000 sites
-        are looked at since the optimizer was made, copied or loaded, at every tenth step up to 2000, every twentieth up
-        to 4000, and so on.
+        have not moved as far as the law is wide, and the kinetic one of momenta that forget, the mean of p^2/m, each
+        over T. Some 1000 sites are looked at since the optimizer was made, copied or loaded, at every tenth step up to
+        2000, every twentieth up to 4000, and so on.
         `alpha` and `tolerance` are as for `Draws.report`. Steps at temperature 0, and steps that a CUDA graph replays,
         are left out. Raises RecipeError for alpha outside of (0, 1) and a tolerance that is not > 0.
 

@@ -99,15 +99,20 @@ def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> An
     for b in recipe.thermostats:
         yield 3, _relaxing(series[b.name], f"{b.name}, {of}", alpha)
     later = float(series["step"][-1] - series["step"][0]) + EVERY
+    lasting = []  # momenta that an average over the later half is too short for
     for b in recipe.momenta:
         steps = chain.relaxation.get(b.name, math.inf)
         if steps < math.inf:
             memory = "relaxation time over steps averaged"
-            yield 4, Finding(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
+            forgetting = Finding(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
+            lasting += [] if forgetting.ok else [b.name]
+            yield 4, forgetting
     slack = 2 * tolerance
     for name in series:
         kind, _, block = name.partition(".")
-        if kind == "kinetic":
+        if kind == "kinetic" and block in lasting and float(series[name].median()) <= FAR:
+            yield 6, f"kinetic temperature of {block}, {of}: it is that of the start, which momenta have not forgotten"
+        elif kind == "kinetic":
             kick = float(series[f"kick.{block}"].mean())
             cure = HOT if float(series[name].mean()) > 1 else COLD
             momenta = _temperature("kinetic", chain, block, slack + kick, alpha, cure)
