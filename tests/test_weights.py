@@ -240,18 +240,23 @@ def spread(weighted=True):
 
 
 def test_weights_of_whole_numbers_are_draws_so_many_times():
+    """The shortest interval has its mass up to two draws, of both the least length that such a mass has."""
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(2, 50, 3, generator=generator, dtype=torch.float64)
-    times = torch.randint(1, 5, (50,), generator=generator)
-    weighted = Draws({"theta": x}, info={}, log_weights=times.double().log().expand(2, 50))
+    x = torch.randn(2, 200, 3, generator=generator, dtype=torch.float64).sort(1).values
+    times = torch.randint(1, 5, (200,), generator=generator) + 20 * (torch.arange(200) > 99)  # of x > 0, about
+    weighted = Draws({"theta": x}, info={}, log_weights=times.double().log().expand(2, 200))
     repeated = Draws({"theta": x.repeat_interleave(times, dim=1)}, info={})
     for f in (None, torch.square):
         torch.testing.assert_close(weighted.average("theta", f), repeated.average("theta", f))
     own, other = weighted.summary(), repeated.summary()
-    for name in ("mean", "sd"):
-        np.testing.assert_allclose(own[name], other[name], rtol=0.01, atol=1e-12)
-    for name in ("hdi_3%", "hdi_97%"):
-        np.testing.assert_allclose(own[name], other[name], atol=0.25)
+    number = 2 * int(times.sum())
+    np.testing.assert_allclose(own["mean"], other["mean"], rtol=1e-9)
+    np.testing.assert_allclose(own["sd"], other["sd"] * (1 - 1 / number) ** 0.5, rtol=1e-9)
+    low, high = (torch.tensor(own[name].values) for name in ("hdi_3%", "hdi_97%"))
+    some, more = (statistics.highest_density(repeated["theta"], 0.94 + off) for off in (-2 / 400, 2 / 400))
+    assert (some[1] - some[0] <= high - low).all() and (high - low <= more[1] - more[0]).all()
+    inside = (repeated["theta"] >= low) & (repeated["theta"] <= high)
+    assert (inside.double().mean((0, 1)) >= 0.94 - 2 / 400).all()
 
 
 def test_step_sizes_and_weights_multiply():
