@@ -7,6 +7,7 @@ import pytest
 import scipy.signal
 import torch
 from covering import slow
+from error_budget import Z
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -46,18 +47,21 @@ def of(values, **info):
 # Sample size and mixing
 
 
-@pytest.mark.parametrize("phi", [-0.4, 0.0, 0.5, 0.9])
-def test_the_sample_size_and_the_time_of_an_autoregression_are_the_known_ones(phi):
-    draws, tau = of(autoregression(phi, 4, 20_000, 2)), (1 + phi) / (1 - phi)
-    np.testing.assert_allclose(effective_sample_size(draws, "theta"), [80_000 / tau] * 2, rtol=0.1)
-    np.testing.assert_allclose(autocorrelation_time(draws, "theta"), [tau] * 2, rtol=0.1)
+@pytest.mark.parametrize(
+    "phi, number, sd", [(-0.4, 20_000, 0.021), (0, 20_000, 0.012), (0.5, 20_000, 0.021), (0.9, 100_000, 0.023)]
+)
+def test_the_sample_size_and_the_time_of_an_autoregression_are_the_known_ones(phi, number, sd):
+    """Within Z of the relative sd of either, as measured over some 100 runs."""
+    draws, tau = of(autoregression(phi, 4, number, 2)), (1 + phi) / (1 - phi)
+    np.testing.assert_allclose(effective_sample_size(draws, "theta"), [4 * number / tau] * 2, rtol=Z * sd)
+    np.testing.assert_allclose(autocorrelation_time(draws, "theta"), [tau] * 2, rtol=Z * sd)
 
 
 def test_the_sample_size_is_that_of_ranks_and_the_time_that_of_the_values():
-    phi, y = 0.9, autoregression(0.9, 4, 20_000)
+    phi, y = 0.9, autoregression(0.9, 4, 100_000)
     rho = np.expm1(phi ** np.arange(500)) / math.expm1(1)  # of exp(y), where y has phi^k
     draws = of(y.exp())
-    np.testing.assert_allclose(autocorrelation_time(draws, "theta"), 2 * rho.sum() - 1, rtol=0.1)
+    np.testing.assert_allclose(autocorrelation_time(draws, "theta"), 2 * rho.sum() - 1, rtol=0.023 * Z)
     np.testing.assert_allclose(effective_sample_size(draws, "theta"), effective_sample_size(of(y), "theta"))
 
 
@@ -105,7 +109,7 @@ def test_r_hat_is_near_1_for_chains_of_one_law_and_above_for_chains_elsewhere_wi
     ones = torch.ones(4, 1, dtype=torch.float64)
     first = torch.eye(4, 1, dtype=torch.float64)
     assert abs(r_hat(of(x), "theta") - 1) < 0.01
-    assert r_hat(of(x + first), "theta") > 1.1
+    assert r_hat(of(x + 2 * first), "theta") > 1.1
     assert r_hat(of(x * (ones + 4 * first)), "theta") > 1.1
     assert r_hat(of(x + torch.linspace(0, 3, 1000)), "theta") > 1.1
     assert r_hat(of(x[:, :1].repeat(1, 1000)), "theta") > 1.1
