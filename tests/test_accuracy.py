@@ -207,12 +207,13 @@ def test_the_bias_of_minibatches_is_twice_what_batches_twice_as_large_take_off(n
 # ---- small siblings, on laws that are known in closed form
 
 SUM = 50
+ONES = NUMBERS[:SUM] / NUMBERS[:SUM].std(correction=0)  # of the variance 1 about their mean
 
 
 @pytest.fixture(scope="module")
 def noisy():
     """SGLD on the mean of normals: h V_g is half of the temperature."""
-    data = NUMBERS[:SUM]
+    data = ONES
     start = torch.zeros(1, dtype=torch.float64)
     return samplers.sample(
         samplers.SGLD, NORMAL, init=start, data=data, batch_size=25, step_size=0.01, steps=4000, warmup=100,
@@ -233,7 +234,7 @@ def euler(h, V):
 
 def test_both_biases_are_those_of_the_closed_form(noisy, pairs_alone):
     result = noisy.accuracy(chains=300, steps=160)
-    h, V = 0.01, SUM**2 / 25 * float(NUMBERS[:SUM].var(correction=0))
+    h, V = 0.01, SUM**2 / 25
     of_step = 2 * (euler(h, V / 2) - euler(h / 2, V))
     of_noise = 2 * (euler(h, V) - euler(h, V / 2))
     scores = {}
@@ -268,7 +269,7 @@ def test_the_error_of_a_bias_holds_what_the_extrapolation_leaves_out(pairs_alone
 
 def test_a_budget_for_the_noise_takes_its_bias_off(pairs_alone):
     """SGHMC with B = h V_g/2: the law is right, where without it the variance would be half as large again."""
-    data = NUMBERS[:SUM]
+    data = ONES
     h, V = 0.02, SUM**2 / 5 * float(data.var(correction=0))
     setting = dict(init=torch.zeros(1, dtype=torch.float64), data=data, batch_size=5, progress=False)
     setting |= dict(step_size=h, steps=500, warmup=100, C=h * V)

@@ -733,8 +733,8 @@ def test_in_eval_mode_they_are_let_through(layer):
 
 
 def steep(w, X, Y):
-    """Half the squared residuals of very many data, far from 0: in float32 it is rounded to 4."""
-    return 1e5 * ((X @ w - Y.to(w)) ** 2).mean() + 5e7
+    """Half the squared residuals of very many data, far from 0: in float32 it is rounded to 512."""
+    return 1e5 * ((X @ w - Y.to(w)) ** 2).mean() + 5e9
 
 
 def test_a_mode_in_float32_is_that_of_float64_where_the_energy_takes_it():

@@ -97,8 +97,9 @@ def test_a_loop_makes_the_steps_of_the_plain_loop(loop, rounding):
     assert (ends[0] - ends[1]).abs().max() < rounding and not torch.equal(ends[0], weights(network()))
 
 
-def test_a_step_that_a_scaler_skips_is_no_step():
+def test_a_step_that_a_scaler_skips_is_no_step(monkeypatch):
     """Its scale halves until gradients are finite; then the steps are those of the plain loop, as many as there are."""
+    monkeypatch.setitem(globals(), "Y", 8 * Y)  # gradients of 4 to 32, of which the scale overflows two to four times
     net, other = network(), network()
     optimizer = made(net)
     scaled(net, optimizer, scale=2.0**127)

@@ -158,7 +158,7 @@ def composed(word, h, A, D, sites):
 
 @pytest.mark.parametrize("name, word", [(n, w) for n, w in WORDS if n in BY_HAND])
 def test_the_linear_law_of_a_correlated_gaussian(name, word):
-    sites, h, T = 5, 0.11, 1.3
+    sites, h, T = 5, 0.03, 1.3  # stable, whatever the matrices
     values = matrices(sites, seed=1)
     K = np.diag([0.5, 1.0, 1.5, 2.0, 3.0]) + 0.2
     step = integrators.compile(RECIPES[name], word, reuse_gradient=False)

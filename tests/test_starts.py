@@ -125,11 +125,11 @@ def of_member(member):
     return samplers.Ensemble(lambda: torch.nn.Linear(3, 1), members=range(member, member + 1)).network.weight.detach()
 
 
-def test_no_chain_and_no_member_starts_as_another_of_200000():
-    """At chains and members that one word of 32 bits would start alike."""
-    first, second = alike(noise.uniform(0, 0, streams.POINT, 200_000, (), dtype=F64))
+def test_no_chain_and_no_member_starts_as_another_of_500000():
+    """At chains and members that one word of 32 bits would start alike, of which 29 pairs at least are expected."""
+    first, second = alike(noise.uniform(0, 0, streams.POINT, 500_000, (), dtype=F64))
     assert not torch.equal(of_chain(first), of_chain(second))
-    first, second = alike(noise.integers(0, 0, streams.NETWORK, 200_000, (), high=2**31))
+    first, second = alike(noise.integers(0, 0, streams.NETWORK, 500_000, (), high=2**31))
     assert not torch.equal(of_member(first), of_member(second))
     model = samplers.model({"mu": Normal(0.0, 1.0)}, lambda theta: -(theta["mu"] ** 2))
     assert model.starts(1, 5) != model.starts(1, 5 + 2**32)
