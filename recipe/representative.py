@@ -10,6 +10,7 @@ from sympy.matrices import MatrixBase
 
 from .algebra import entries
 from .bound import Bound
+from .dynamics import Dynamics
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,15 @@ class _Content:
 def representative(recipe: Any) -> Any:
     """The first of the recipes that equal a recipe in every field, name and texts included.
 
-    A recipe stands for itself if it has a network, whose weights may change, or a field without a hash.
+    A recipe stands for itself if it has a network, whose weights may change, or a field without a hash; so does what
+    is no recipe.
 
     >>> from recipe import Recipe, total, vector
     >>> one, other, colder = (Recipe(name="a", state=(t := vector("t")), H=k*total(t**2), D={t: 1}) for k in (1, 1, 2))
     >>> representative(other) is representative(one), representative(colder) is representative(one)
     (True, False)
     """
-    if any(e.has(Bound) for e in (*recipe.formulas, recipe.marginal or S.Zero)):
+    if not isinstance(recipe, Dynamics) or any(e.has(Bound) for e in (*recipe.formulas, recipe.marginal or S.Zero)):
         return recipe
     parts = (type(recipe), *(_hashable(getattr(recipe, f.name)) for f in fields(recipe)))
     try:
