@@ -8,7 +8,20 @@ from sympy import S, sinh
 
 from integrators import compiler
 from integrators.networks import network
-from recipe import Recipe, adapted, function, laws, mapped, nonnegative, operator, positive, scalar, total, vector
+from recipe import (
+    Recipe,
+    adapted,
+    function,
+    laws,
+    mapped,
+    nonnegative,
+    operator,
+    positive,
+    representative,
+    scalar,
+    total,
+    vector,
+)
 from recipe.certificate import certify
 from recipe.domains import Domain
 from recipe.maps import Map
@@ -70,6 +83,15 @@ BEFORE = {
     "order": FRICTION,
     "accepted": dict(metropolis=True),
 }  # else as `declared`
+
+
+FIRST = representative._first
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch, each_declaration_on_its_own):
+    """Recipes share what is made of the first, as they do outside of these tests."""
+    monkeypatch.setattr(representative, "_first", FIRST)
 
 
 @pytest.fixture
