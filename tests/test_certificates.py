@@ -6,7 +6,7 @@ import pytest
 import torch
 from certificates import BY_TOPIC, RIGHT, WRONG
 from covering import covering
-from sympy import Matrix, log
+from sympy import Matrix, cos, exp, log, sin, symbols, tan, tanh
 
 from recipe import (
     Energy,
@@ -22,7 +22,8 @@ from recipe import (
     vector,
 )
 from recipe.algebra import vanishes
-from recipe.certificate import Finding
+from recipe.certificate import Finding, tails
+from recipe.domains import NAMED
 from samplers import SGHMC, SGNHT, UnderdampedLangevin, sample
 
 theta, p = vector("theta"), vector("p")
@@ -214,3 +215,37 @@ def test_a_certificate_names_what_is_open():
     certificate = recipe.check()
     assert certificate["marginal"].verdict == "open"
     assert certificate["claim"] == Finding("claim", "invariant; the marginal open", "open", "claim")
+
+
+q, w = symbols("q w", real=True)
+LINE = NAMED["real"]
+BY_FORM = {
+    "bounded terms": q**2 + w**2 + 5 * sin(q - w) - 4 * cos(q**3) * tanh(w),
+    "a log of a power": q**2 / 100 + w**2 - 9 * log(1 + abs(q * w) + (q - w) ** 4),
+    "a log of what decays": q**2 + w**2 + q * w - log(2 + exp(-(q**2) * w**2) / (1 + q**2)),
+    "higher powers": q**2 + w**2 + (q * w) ** 4 + w**6,
+}
+BY_SEARCH = {
+    "a log of what grows faster": (q**2 + w**2 - log(1 + exp(2 * q**2 + w)), False),
+    "a square of one direction": ((q - w) ** 2 + sin(q), False),
+    "a negative square": (q**2 + w**2 - 3 * q * w + cos(q), False),
+    "a cubic": (q**2 + w**2 + q**3 * w, False),
+    "a log of a tangent": (q**2 + w**2 + sin(q - w) - log(1 + abs(tan(q))), True),
+}
+
+
+@pytest.mark.parametrize("what", BY_FORM)
+def test_a_square_beside_slow_terms_is_integrable_by_its_form_as_by_the_search(what, monkeypatch):
+    domains = {q: LINE, w: LINE}
+    assert tails._Valley(BY_FORM[what], domains, 1.0).growth().is_integrable
+    monkeypatch.delattr(tails, "_Valley")
+    assert tails.growth(BY_FORM[what], domains).is_integrable
+
+
+@pytest.mark.parametrize("what", BY_SEARCH)
+def test_other_energies_are_searched(what, monkeypatch):
+    searched = []
+    own = tails._Valley
+    monkeypatch.setattr(tails, "_Valley", lambda *args: searched.append(args) or own(*args))
+    energy, is_integrable = BY_SEARCH[what]
+    assert tails.growth(energy, {q: LINE, w: LINE}).is_integrable == is_integrable and searched

@@ -5,7 +5,7 @@ x = low + (high - low)/(1 + e^-y), and the energy is K(y) = H(x(y))/T - log |dx/
 e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on spheres |y| = r grows in proportion to r. Valleys of
 K, such as p = r of (p - r)^4, are followed outwards from sphere to sphere. The width of a valley counts too: of every
 valley in two coordinates, and in more coordinates of valleys along an axis, as of a common scale. A quadratic form of
-real coordinates is integrable iff its least eigenvalue is positive.
+real coordinates is integrable iff its least eigenvalue is positive; a positive one, less a log and what is bounded, is.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Add, Expr, Function, Symbol, sring
+from sympy import Abs, Add, Expr, Function, Max, Min, Mul, Pow, Symbol, atan, cos, exp, log, sin, sring, tanh
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
@@ -32,6 +32,7 @@ MANY = 8  # number of coordinates above which every second sphere is used, and o
 BEST = 24  # number of the best directions
 NOISE = 0.05  # tolerated rounding errors of K, in units of the radius
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # unit vectors (N, size), K there, and its rounding errors
+BOUNDED = (sin, cos, tanh, atan)
 WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
 
 
@@ -103,33 +104,66 @@ def _unlike(groups: list[tuple[Expr, list[Symbol]]], domains: dict[Symbol, Domai
 
 
 def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth:
-    """The least growth of H over one group of coupled coordinates."""
-    form = _quadratic_form(H, domains)
-    if form is None:
+    """The least growth of H over one group of coupled coordinates: by its form, or followed along its valleys."""
+    form, others = _quadratic_form(H, domains)
+    endless = [k for k, d in enumerate(domains.values()) if not d.is_compact]
+    values, vectors = np.linalg.eigh(form[np.ix_(endless, endless)])
+    if (values > 1e-12 * abs(values).max(initial=0.0)).all() and all(map(_falls_slowly, others)):
+        return Growth(np.inf, {})
+    if others or not all(d.is_real for d in domains.values()):
         return _Valley(H, domains, temperature).growth()
-    values, vectors = np.linalg.eigh(form)
-    slope = np.inf if values[0] > 1e-12 * abs(values).max() else 0.0
-    return Growth(slope, {z: RADII[-1] * float(x) for z, x in zip(domains, vectors[:, 0], strict=True)})
+    return Growth(0.0, {z: RADII[-1] * float(x) for z, x in zip(domains, vectors[:, 0], strict=True)})
 
 
-def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> np.ndarray | None:
-    """The matrix of a quadratic polynomial of real coordinates, `(size, size)`; None if H is not one."""
-    if not all(d.is_real for d in domains.values()) or not H.is_polynomial(*domains):
-        return None
-    if not all(map(is_short, Add.make_args(H))):
-        return None
-    H = H.evalf() if H.has(Function) else H
-    polynomial = sring(H, *domains)[1]  # sparse: a dense one of n coordinates takes n^3 operations
-    coefficients = {powers: polynomial.ring.domain.to_sympy(c) for powers, c in polynomial.terms()}
-    if any(sum(powers) > 2 or c.free_symbols for powers, c in coefficients.items()):
-        return None
+def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> tuple[np.ndarray, list[Expr]]:
+    """The matrix of the quadratic terms of H, `(size, size)`, and the terms that are no polynomial of degree 2."""
     form = np.zeros((len(domains), len(domains)))
-    for powers, c in coefficients.items():
-        if sum(powers) == 2:
+    own: list[Expr] = []
+    others: list[Expr] = []
+    for t in Add.make_args(H):
+        (own if t.is_polynomial(*domains) and is_short(t) else others).append(t)
+    polynomial = Add(*own)
+    polynomial = sring(polynomial.evalf() if polynomial.has(Function) else polynomial, *domains)[1]  # sparse
+    for powers, c in polynomial.terms():
+        coefficient = polynomial.ring.domain.to_sympy(c)
+        if sum(powers) > 2 or coefficient.free_symbols:
+            others.append(coefficient * Mul(*(z**power for z, power in zip(domains, powers, strict=True))))
+        elif sum(powers) == 2:
             i, j = (k for k, power in enumerate(powers) for _ in range(power))
-            form[i, j] += float(c) / 2
-            form[j, i] += float(c) / 2
-    return form
+            form[i, j] += float(coefficient) / 2
+            form[j, i] += float(coefficient) / 2
+    return form, others
+
+
+def _falls_slowly(term: Expr) -> bool:
+    """Whether a term is above -C - c log(1 + |x|) everywhere, by its form: beside a square it moves no tail.
+
+    >>> from sympy import exp, sin, symbols
+    >>> x, y = symbols("x y", real=True)
+    >>> [_falls_slowly(e) for e in (-2*sin(x*y), x**4, -log(2 + exp(-x**2)*abs(y)), log(x**2), -x**4)]
+    [True, True, True, False, False]
+    """
+    c, rest = term.as_coeff_Mul()
+    if c.is_negative and isinstance(rest, log):
+        return _rises_slowly(rest.args[0])
+    bounded = (f.is_number or isinstance(f, BOUNDED) and f.args[0].is_extended_real for f in Mul.make_args(rest))
+    return bool(term.is_extended_nonnegative) or all(bounded)
+
+
+def _rises_slowly(e: Expr) -> bool:
+    """Whether |e| is below C (1 + |x|)^k everywhere, by its form."""
+    match e:
+        case Add() | Mul() | Abs() | Max() | Min():
+            return all(map(_rises_slowly, e.args))
+        case Pow() if e.exp.is_Rational and e.exp.is_negative:
+            least, rest = e.base.as_coeff_Add()
+            return bool(least.is_positive and rest.is_nonnegative)
+        case Pow():
+            return bool(e.exp.is_Rational) and _rises_slowly(e.base)
+        case exp():
+            return bool(e.args[0].is_nonpositive)
+    is_bounded = e.is_finite if e.is_number else isinstance(e, BOUNDED) and e.args[0].is_extended_real
+    return e.is_Symbol or bool(is_bounded)
 
 
 def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
