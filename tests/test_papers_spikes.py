@@ -128,7 +128,7 @@ def test_the_floor_of_the_spike_prior_goes_from_least_squares_to_that_of_the_tab
     assert known[0] == pytest.approx(example.errors(torch.cat([least, torch.zeros(997)]), data)[1], abs=0.01)
     at = example.GRID.index(1e-3)
     assert known[at] == pytest.approx(example.errors(example.known_support(data, 1e-3), data)[1], abs=1e-6)
-    assert known[at] > known[0] + 0.1
+    assert known[-1] > known[0] + 0.1  # at v0 = .1 by 0.7 +- 0.14 over the sets
 
 
 @pytest.mark.parametrize(("lr", "weights"), [(0.2, 2000), (0.003125, 500)])
