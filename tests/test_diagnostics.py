@@ -77,7 +77,9 @@ def test_they_are_those_of_the_summary_for_every_component_and_the_summary_is_th
     assert list(theirs.index) == list(summary.index)
     if not arviz.__version__.startswith("0."):  # from 1.0 on its tails and intervals are others
         theirs = theirs[["mean", "sd", "mcse_mean", "mcse_sd", "ess_bulk", "r_hat"]]
-    np.testing.assert_allclose(summary[theirs.columns], theirs, rtol=1e-9)
+    np.testing.assert_allclose(summary["r_hat"], theirs["r_hat"], rtol=1e-4)  # rounding decides on ties at the median
+    others = theirs.columns.drop("r_hat")
+    np.testing.assert_allclose(summary[others], theirs[others], rtol=1e-9)
 
 
 @pytest.mark.parametrize("k", [0.1, 0.7])

@@ -161,7 +161,7 @@ def test_a_chain_on_a_lattice_that_comes_back_to_where_it_ends_has_not_stood_sti
     walk = 0.1 * steps.cumsum(1).double()
     walk[:, -1] = walk[:, 100]
     (found,) = [f for f in Draws({"x": walk}, info={}).report() if f.question.startswith("share of the run")]
-    assert found.ok and found.value == 0
+    assert found.ok and found.value < 2 / 499  # the draw before may be there by chance
     walk[2, 300:] = walk[2, 300]
     (found,) = [f for f in Draws({"x": walk}, info={}).report() if f.question.startswith("share of the run")]
     assert found.ok is False and found.value == pytest.approx(199 / 499)

@@ -57,8 +57,8 @@ def test_a_chain_that_leaves_a_positive_domain_is_frozen_and_flagged():
     w = vector("w", domain="positive")
     R = Recipe(name="half-line", state=(w,), H=potential(w), D={w: w}, scheme="Euler")
     with pytest.warns(RuntimeWarning, match="w has left its domain"):
-        draws = samplers.sample(R, bowl, init=torch.full((2,), 0.8), **quick | dict(steps=40, step_size=0.1))
-    assert draws.diverged and (draws["w"] > 0).all()
+        draws = samplers.sample(R, bowl, init=torch.full((2,), 0.8), **quick | dict(chains=64, steps=10, step_size=0.1))
+    assert draws.diverged and (draws["w"] > 0).all()  # of some 27 chains
 
 
 def test_correlated_noise_must_be_positive_at_the_parameters_given():
