@@ -24,6 +24,7 @@ from recipe import Energy, Recipe, RecipeError, data_total, datum, total, vector
 from samplers.results.accuracy import Accuracy, Figure
 from samplers.results.draws import Draws
 from samplers.running.pairs import PairedRun
+from samplers.running.schedules import Jittered
 from samplers.target.targets import TARGETS
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -395,7 +396,10 @@ def test_pairs_that_are_lost_are_said():
     assert f"{result.pairs.lost} of the pairs of chains are lost: take a smaller step size." in result.doubts
 
 
-@pytest.mark.parametrize("others", [{}, {"temperature": [1.0, 2.0]}], ids=["alone", "side by side"])
+EXACT = {"alone": {}, "side by side": {"temperature": [1.0, 2.0]}, "step sizes that vary": {"step_size": Jittered(0.8)}}
+
+
+@pytest.mark.parametrize("others", EXACT.values(), ids=EXACT)
 def test_metropolised_draws_have_no_bias(others):
     start = torch.zeros(1, dtype=torch.float64)
     setting = dict(init=start, step_size=0.8, steps=400, metropolis=True, progress=False)

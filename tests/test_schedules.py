@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recipe.errors import RecipeError
 from samplers import SGLD, Phase, sample
 from samplers.running.plan import Setting
-from samplers.running.schedules import BlockDecay, Cyclical, Later, Polynomial
+from samplers.running.schedules import BlockDecay, Cyclical, Jittered, Later, Polynomial
 
 sizes = st.floats(1e-6, 10)
 steps = st.integers(0, 10**6)
@@ -77,6 +77,15 @@ def test_the_first_fraction_of_each_cycle_explores_at_temperature_0(explore, cou
     assert [phase.step_size(k) for phase in h.phases for k in range(phase.steps)] == [h(k) for k in range(29)]
 
 
+@given(st.floats(1e-6, 1e3), st.floats(0.01, 0.99), st.integers(0, 10**9))
+def test_jittered_step_sizes_fill_both_sides_of_their_mean_evenly(h, width, k):
+    """Of 89 consecutive ones, a Fibonacci number, each of 89 equal parts of the range holds 2 at most."""
+    shares = (np.array(Jittered(h, width).over(range(k, k + 89))) / h - 1) / width
+    counts = np.histogram(shares, bins=89, range=(-1, 1))[0]
+    assert counts.sum() == 89 and counts.max() <= 2
+    assert abs(shares.mean()) < 2 / 89
+
+
 def test_schedules_are_data():
     h = Cyclical(0.1, cycles=4, steps=100, explore=0.5)
     assert repr(h) == "Cyclical(start=0.1, cycles=4, steps=100, explore=0.5)"
@@ -92,6 +101,7 @@ def test_schedules_are_data():
         (Polynomial, dict(a=0.1, b=1.0, gamma=0.55)),
         (BlockDecay, dict(start=0.1, factor=0.5, every=10)),
         (Cyclical, dict(start=0.1, cycles=2, steps=10)),
+        (Jittered, dict(step_size=0.1)),
     ],
 )
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, None, "0.1"])
@@ -106,6 +116,8 @@ def test_what_is_not_a_positive_number_is_refused_by_name(make, arguments, value
     "make, message",
     [
         (lambda: BlockDecay(0.1, 1.5, 10), "factor is at most 1, got 1.5"),
+        (lambda: Jittered(0.1, width=1), "width is a number > 0 and < 1, got 1"),
+        (lambda: Jittered(0.1, width=0.0), "width is a number > 0 and < 1, got 0.0"),
         (lambda: BlockDecay(0.1, 0.5, 2.5), "every is an integer >= 1, got 2.5"),
         (lambda: Cyclical(0.1, 11, 10), "11 cycles do not fit in 10 steps"),
         (lambda: Cyclical(0.1, 2.0, 10), "cycles is an integer >= 1, got 2.0"),
@@ -165,6 +177,7 @@ def test_phases_bring_their_own_number_of_steps_for_thinning():
         BlockDecay(0.1, 0.9, 7),
         Cyclical(0.1, 3, 100),
         Later(Cyclical(0.1, 3, 100), 11),
+        Jittered(0.1),
         lambda k: 0.1 / (1 + k),
         lambda k: 1,
         lambda k: np.float32(0.1),

@@ -17,7 +17,9 @@ from torch.distributions import HalfNormal, Normal
 import samplers
 from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
 from samplers import HMC, SGLD, Metropolis, PreconditionedSGLD, UnderdampedLangevin, sample, tune
+from samplers.results.statistics import sample_size_of_mean
 from samplers.running import watching
+from samplers.running.schedules import Jittered
 from samplers.target import tape
 from samplers.target.targets import TARGETS
 from samplers.tuning import gradient_noise, pilot
@@ -285,7 +287,9 @@ def test_of_several_potentials_it_is_their_sum_that_is_tuned(brief):
     how = dict(init=torch.ones(1, dtype=F64), seed=1, scheme="B A O A B", metropolis=Metropolis(repeat=2))
     together = tune(UnderdampedLangevin, lambda t: parts["fast"](t) + parts["slow"](t), **how)
     apart = tune(replace(RESPA, pieces={}, scheme="B A O A B"), parts, **how)
-    for name in ("step_size", "m", "gamma"):
+    h = [s.arguments["step_size"].step_size for s in (apart, together)]
+    assert h[0] == pytest.approx(h[1], rel=1e-9)
+    for name in ("m", "gamma"):
         assert torch.allclose(*(torch.as_tensor(s.arguments[name], dtype=F64) for s in (apart, together)), rtol=1e-9)
 
 
@@ -466,11 +470,37 @@ def test_proposals_of_a_given_length_are_no_resonance(brief):
     """A correlated plane with the frequency 1 in its dense coordinates: the squares come back after a time of pi."""
     plane = Energy((x, y), U=(x + y) ** 2 / 7.6 + (x - y) ** 2 / 0.4)
     settings = tune(HMC, plane, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=4))
-    assert "coordinates" in settings.arguments and 1.1 < 4 * settings.arguments["step_size"] < 2.2
+    h = settings.arguments["step_size"].step_size  # the mean of those that vary
+    assert "coordinates" in settings.arguments and 1.1 < 4 * h < 2.2
     assert "a quarter period of the slowest direction" in settings.reasons["step_size"]
-    assert settings.reasons["repeat"].startswith(
-        f"4: words of h are a proposal, {4 * settings.arguments['step_size']:.3g} of time"
-    )
+    assert settings.reasons["repeat"].startswith(f"4: words of h are a proposal, {4 * h:.3g} of time")
+
+
+def test_step_sizes_vary_so_that_no_direction_comes_back_with_every_proposal():
+    """Proposals of a quarter period of one direction are a period of a direction of a quarter of its sd."""
+    scales = torch.tensor([1.0, 0.25], dtype=F64)
+    h = math.pi / 32
+    sizes = {}
+    for step_size in (h, pilot.jittered(h, repeat=16)):
+        draws = sample(
+            HMC,
+            lambda theta: (theta / scales).square().sum() / 2,
+            init=torch.zeros(2, dtype=F64),
+            chains=16,
+            steps=60,
+            step_size=step_size,
+            metropolis=Metropolis(repeat=16),
+            progress=False,
+        )
+        sizes[step_size] = float(sample_size_of_mean(draws["theta"])[1])
+    assert sizes[Jittered(h)] > 5 * sizes[h]
+
+
+def test_settings_are_those_of_32_pilot_chains_whatever_a_run_has(brief):
+    """More chains start apart, too."""
+    few, many = (tune(HMC, TARGETS["double-well"], init=torch.ones(1, dtype=F64), chains=n) for n in (4, 70))
+    assert few.arguments["step_size"] == many.arguments["step_size"] and few.arguments["m"] == many.arguments["m"]
+    assert many.arguments["chains"] == 70 and len(many.arguments["init"].point["theta"].unique()) > 60
 
 
 def test_a_pilot_chain_that_never_moves_goes_on_from_the_state_of_one_that_does():

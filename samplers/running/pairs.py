@@ -106,14 +106,16 @@ class PairedRun:
             what = "its chains swapped states with hotter ones, whose biases come down with them: pairs would not"
             yield what, "Compare with a run at half the step size."
         kept = [stage for stage in self.plan.stages if stage.phase.keep]
-        settings = [(stage.step_size.value, stage.temperature.value, stage.step.frozen) for stage in kept]
-        if len(set(settings)) > 1 or callable(settings[0][0]) or callable(settings[0][1]):
+        settings = [(stage.temperature.value, stage.step.frozen) for stage in kept]
+        sizes = [stage.step_size.value for stage in kept]
+        changes = len(set(settings)) > 1 or callable(settings[0][0])
+        if changes or (self.order is not None and (len(set(sizes)) > 1 or callable(sizes[0]))):
             what = "step size, temperature or what is frozen changed while draws were kept: they have no one law"
             yield what, "Keep the draws of one phase of constant settings."
         if any(stage.parameters for stage in kept):
             what = "a phase whose draws are kept has parameters of its own"
             yield what, "Keep the draws of a phase of the parameters of the run."
-        if settings[0][1] == 0:
+        if settings[0][0] == 0:
             yield "at temperature 0 there is no law", "Sample at a temperature > 0."
         step = self.stage.step
         moving = [a.name for a in step.declared.adapted if a.name not in step.frozen]

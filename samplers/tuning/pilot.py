@@ -16,6 +16,7 @@ from ..results.statistics import sample_size_of_mean
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
+from ..running.schedules import Jittered, Schedule
 from ..running.watching import Bar
 from ..target.coordinates import Affine
 
@@ -57,7 +58,7 @@ class Pilot:
         """Whether the time of the pilot is over."""
         return time.monotonic() > self.end
 
-    def run(self, step_sizes: Sequence[float], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
+    def run(self, step_sizes: Sequence[float | Schedule], steps: int, repeat: int = 1) -> dict[str, torch.Tensor]:
         """Runs `steps` steps at each of the step sizes, and returns the draws of theta and the work of each step.
 
         Ctrl-C raises KeyboardInterrupt, since settings chosen from a part of a run would not be reproducible.
@@ -137,10 +138,19 @@ class Trial:
     efficiency: float
 
 
+def jittered(step_size: float, repeat: int) -> float | Jittered:
+    """The step size of proposals of `repeat` words; several words of one h might bring a direction back.
+
+    >>> jittered(0.1, repeat=1), jittered(0.1, repeat=2)
+    (0.1, Jittered(step_size=0.1, width=0.3333333333333333))
+    """
+    return step_size if repeat == 1 else Jittered(step_size)
+
+
 def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
     """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares."""
     steps = max(LEAST_DRAWS, TRIAL // repeat)
-    draws = pilot.run([step_size], steps, repeat)
+    draws = pilot.run([jittered(step_size, repeat)], steps, repeat)
     theta = pilot.flat(draws[pilot.recipe.targets[0].name])
     some = theta[..., :: max(1, theta.shape[-1] // SITES)]
     values = torch.cat([some, theta @ axes.to(theta).T], -1)

@@ -33,7 +33,7 @@ from .preconditioning import preconditioned
 from .problem import Problem
 from .tuner import APART, MET, Tuner
 
-LEAST_CHAINS = 32  # of pilot runs
+PILOTS = 32  # chains of pilot runs, whatever a run has: more cost gradients, and choose little better
 
 OURSELVES = "Give the step size and the parameters yourself."
 NUMBERS = {
@@ -97,7 +97,7 @@ def tune(
 ) -> Settings:
     """The settings of a run, chosen by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
 
-    Pilot runs of 32 chains or more start at `init`, a model's at draws of its priors, and are Metropolised, so that
+    Pilot runs of 32 chains start at `init`, a model's at draws of its priors, and are Metropolised, so that
     their law is exp(-U/T) at every step size. Windows of them follow each other until chains have met, as by R-hat; no
     mode is asked for, and U may be unbounded, as that of scales that may be 0 is. They choose:
 
@@ -167,7 +167,7 @@ def tune(
         step,
         energy,
         start_of(init),
-        chains=max(chains, LEAST_CHAINS) if of_model and start_of(init).point is None else chains,
+        chains=PILOTS if of_model and start_of(init).point is None else chains,
         parameters=parameters,
         coordinates=coordinates,
         seed=seed,
@@ -182,7 +182,7 @@ def tune(
     fixed = dict(data=data, temperature=temperature, scheme=scheme)
     at = EnergyAt(problem.value(rows), where)
     z = z if kick is None else at.mode(z[0])[None]
-    starts = _finite(at.value, z[torch.arange(max(chains, LEAST_CHAINS)) % len(z)], where)
+    starts = _finite(at.value, z[torch.arange(PILOTS) % len(z)], where)
     with Bar(where, budget, shown=progress, unit=" gradients") as bar:
         pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters), bar=bar, end=end)
         tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)
@@ -192,6 +192,7 @@ def tune(
             tuner.choose(repeat)
         else:
             tuner.unadjusted(bias, step.order)
+        tuner.spread(chains)
         if kick is not None:
             batches = data_of(energy, data, batch_size, z, where)
             assert batches is not None
@@ -240,9 +241,9 @@ def _account(tuner: Tuner) -> dict[str, Any]:
     """The choices with their reasons, and the numbers of tuning."""
     low, high = (float(x) for x in tuner.units.aminmax())
     return {
-        "init": f"the last states of pilot runs of {len(tuner.pilot.theta)} chains",
+        "init": f"the last states of pilot runs of {PILOTS} chains",
         **tuner.reasons,
-        "chains": len(tuner.pilot.theta),
+        "chains": PILOTS,
         "gradients": tuner.pilot.gradients,
         "r_hat": round(tuner.r_hat, 4),
         "ratio_of_scales": float(f"{high / low:.3g}"),

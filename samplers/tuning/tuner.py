@@ -11,7 +11,7 @@ from ..results.statistics import split_r_hat
 from ..running.sampling import Metropolis
 from .gradient_noise import Kick, budget_of, greatest_step
 from .mode import EnergyAt, check_mode
-from .pilot import Pilot, Trial, acceptance, in_words, trial
+from .pilot import Pilot, Trial, acceptance, in_words, jittered, trial
 from .problem import Problem
 from .roles_of_parameters import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, corrected, step_size_of_bias, where_it_falls
@@ -29,7 +29,7 @@ UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are 
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-LAST = 10  # proposals of the chosen size, after which the run goes on
+LAST = 10  # proposals of the chosen size, after which a run goes on
 
 
 class Tuner:
@@ -188,9 +188,7 @@ class Tuner:
         if self.has_momenta:
             proposal = f"words of h are a proposal, {best.repeat * best.step_size:.3g} of time"
             self.reasons["repeat"] = f"{best.repeat}: {proposal}; {in_words(self.trials)}"
-        self.chosen = {"step_size": best.step_size, "metropolis": Metropolis(best.repeat)}
-        if not self.is_spent:  # a chain that this size holds where it is starts elsewhere
-            self.pilot.run([best.step_size], LAST, best.repeat)
+        self.chosen = {"step_size": jittered(best.step_size, best.repeat), "metropolis": Metropolis(best.repeat)}
 
     def unadjusted(self, bias: float, order: int) -> None:
         """Chooses the step size of unadjusted chains of a scheme of this order, for variances off by a share `bias`."""
@@ -212,6 +210,18 @@ class Tuner:
             name = kick.budget.name
             parameters[name] = budget_of(kick, V, self.chosen["step_size"], parameters)
             self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {seen}"
+
+    def spread(self, chains: int) -> None:
+        """Moves the chains of the pilot, and copies of these up to so many chains, by a few proposals.
+
+        A chain that the chosen step size holds where it is takes the state of another one.
+        """
+        theta = self.pilot.theta
+        if chains <= len(theta) and self.is_spent:
+            return
+        self.pilot.theta = theta[torch.arange(max(chains, len(theta)), device=theta.device) % len(theta)]
+        h, repeat = (self.best.step_size, self.best.repeat) if self.trials else (self.guess, self.words)
+        self.pilot.run([jittered(h, repeat)], LAST, repeat)
 
     @property
     def _wanted(self) -> float:
