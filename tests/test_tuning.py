@@ -496,6 +496,18 @@ def test_step_sizes_vary_so_that_no_direction_comes_back_with_every_proposal():
     assert sizes[Jittered(h)] > 5 * sizes[h]
 
 
+def test_a_chain_leaves_a_place_that_is_too_steep_for_its_step_size():
+    """Beyond 5 the curvature is 1e3, and a step of 0.2 is unstable; one of a quarter of this is not."""
+
+    def walled(theta):
+        return (theta**2 / 2 + 500 * (theta - 5).clamp(min=0) ** 2).sum()
+
+    run = dict(init=torch.full((1,), 6.0, dtype=F64), chains=32, steps=60, metropolis=Metropolis(16), progress=False)
+    with pytest.warns(RuntimeWarning, match="32 of 32 chains .* have accepted none"):
+        assert (sample(HMC, walled, step_size=0.2, **run)["theta"] == 6).all()
+    assert (sample(HMC, walled, step_size=Jittered(0.2), **run)["theta"][:, -1] < 5).all()
+
+
 def test_settings_are_those_of_32_pilot_chains_whatever_a_run_has(brief):
     """More chains start apart, too."""
     few, many = (tune(HMC, TARGETS["double-well"], init=torch.ones(1, dtype=F64), chains=n) for n in (4, 70))

@@ -139,7 +139,7 @@ class Trial:
 
 
 def jittered(step_size: float, repeat: int) -> float | Jittered:
-    """The step size of proposals of `repeat` words; several words of one h might bring a direction back.
+    """The step size of proposals of `repeat` words, jittered where these are several.
 
     >>> jittered(0.1, repeat=1), jittered(0.1, repeat=2)
     (0.1, Jittered(step_size=0.1, width=0.3333333333333333))

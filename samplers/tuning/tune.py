@@ -107,13 +107,14 @@ def tune(
       coordinates are chosen where the parameter of scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
     * the step size, and with momenta `Metropolis(repeat)`, the words of a proposal: for an acceptance of 57 % without
-      momenta, with momenta for the most effective draws a gradient of the worst statistic;
+      momenta, with momenta for the most effective draws a gradient of the worst statistic; the step sizes of proposals
+      of several words vary, `schedules.Jittered`;
     * with `metropolis=False`, the step size at which the variances of a Gaussian are off by a share `bias`, by the work
       of steps over a stretch of sixteen, whose mean over T is twice the divergence of the law of the chain;
     * with `batch_size`, the budget of gradient noise, for a recipe with one, by the variance of minibatch gradients at
       pilot draws, and a step size at which this noise is at most half of the recipe's noise, or a share `bias` without
       a budget or a thermostat. The pilot runs on all data;
-    * the start: the last states of pilot chains.
+    * the start: the last states of pilot chains, which chains beyond 32 leave by proposals of their own.
 
     For several potentials, whose energies come by name, h is the time of a whole word, with all its short kicks. No
     dense coordinates are chosen for several potentials, nor for a `mapped` recipe, whose scales are of z. With
@@ -129,8 +130,9 @@ def tune(
     ends or of explicit coordinates, for a recipe whose steps have no work, and where chains have not met and U, no
     model's, has no finite mode. Ctrl-C ends tuning with KeyboardInterrupt.
 
-    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Seyboldt, Carlson & Carpenter 2026 (scales);
-    Geyer 1992 (sample size); Chen et al. 2010 (covariance); Sivak, Chodera & Crooks 2013 (work).
+    Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Mackenzie 1989 (step sizes that vary); Seyboldt,
+    Carlson & Carpenter 2026 (scales); Geyer 1992 (sample size); Chen et al. 2010 (covariance); Sivak, Chodera & Crooks
+    2013 (work).
 
     >>> from samplers import HMC, sample
     >>> bowl = lambda theta: (theta**2/torch.tensor([1.0, 1e4])).sum()/2
