@@ -507,6 +507,7 @@ ROW = COLUMN.T
         (lambda v: Normal(v["mu"] * (COLUMN + ROW), ONE).log_prob(torch.zeros(7, 7, dtype=F64)), False),
         (lambda v: Normal(v["mu"].expand(7), ONE).log_prob(COLUMN).logsumexp(1), False),
         (lambda v: v["mu"] * ((COLUMN[:, 0] - COLUMN) ** 2).sum(), False),
+        (lambda v: v["mu"] * ((COLUMN[:, 0].detach() - COLUMN) ** 2).sum(), False),
         (lambda v: torch.linalg.cholesky((-((COLUMN - ROW) ** 2)).exp() + torch.eye(7)) @ v["mu"].expand(7), False),
     ],
 )

@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from integrators.kernels.addresses import memory
 from recipe.errors import RecipeError, warn
 
 from .variables import ByName, Values, unchecked
@@ -39,7 +40,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
         return
     except FAULTS as error:
         what = f"the log likelihood fails at a draw of the priors: {type(error).__name__}: {first_line(error)}"
-        do = f"It is given the variables of one chain, {in_words(theta)}, and computes with them."
+        do = f"Compute with the variables of one chain: {in_words(theta)}."
         raise RecipeError("model", what, do=do) from error
     number = pairs.summed or (len(terms) if pairs.has(terms) else 0)
     if number:
@@ -98,10 +99,7 @@ class Pairs(TorchFunctionMode):
         """
         if any(y.shape == x.shape and not self.has(y) for y in arguments):
             return False
-        if (
-            not any(map(self.has, arguments))
-            and len({id(y) if y._base is None else id(y._base) for y in arguments}) == 1
-        ):
+        if not any(map(self.has, arguments)) and len(set(map(memory, arguments))) == 1:
             return False
         try:
             return torch.broadcast_shapes(*(y.shape for y in arguments)) == x.shape

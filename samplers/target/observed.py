@@ -110,7 +110,7 @@ class Observed:
             raise
         except Exception as error:  # raised by the caller's function
             what = f"its function fails: {type(error).__name__}: {first_line(error)}"
-            do = f"It is given {in_words(theta)}, and computes with them."
+            do = f"Compute with {in_words(theta)}."
             raise RecipeError(f"model, {name!r}", what, do=do) from error
 
     @torch.no_grad()

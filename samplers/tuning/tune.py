@@ -208,10 +208,8 @@ def tune(
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
     arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
-    account = _account(tuner)
-    if seconds is not None:
-        account["seconds"] = round(time.monotonic() - began, 1)
-    return Settings(arguments, recipe.name, account)
+    taken = {} if seconds is None else {"seconds": round(time.monotonic() - began, 1)}
+    return Settings(arguments, recipe.name, _account(tuner) | taken)
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:
