@@ -78,10 +78,10 @@ def test_the_first_fraction_of_each_cycle_explores_at_temperature_0(explore, cou
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0.01, 0.99), st.integers(0, 10**9))
-def test_jittered_step_sizes_fill_both_sides_of_their_mean_evenly_and_every_eighth_is_a_quarter(h, width, k):
+def test_jittered_step_sizes_fill_both_sides_of_their_mean_evenly_and_every_sixteenth_is_a_quarter(h, width, k):
     """Of 89 in a row, a Fibonacci number, each of 89 equal parts of the range holds 2 at most."""
     some = np.arange(k, k + 89)
-    sizes = Jittered(h, width).over(range(k, k + 89)) * np.where(some % 8 == 7, 4, 1)
+    sizes = Jittered(h, width).over(range(k, k + 89)) * np.where(some % 16 == 15, 4, 1)
     shares = (sizes / h - 1) / width
     counts = np.histogram(shares, bins=89, range=(-1, 1))[0]
     assert counts.sum() == 89 and counts.max() <= 2
