@@ -342,7 +342,7 @@ def exact_line(exact: Comparison, draws: samplers.Draws) -> str:
     z = numpy.abs(exact.bias / exact.error)
     acceptance = numpy.mean(draws.info["acceptance"])
     return paragraphs(f"""
-Exact chains of theta, tuned by `samplers.tune` (h = {draws.info["step_size"]:.3g}, {acceptance:.0%} accepted):
+Exact chains of theta, tuned by `samplers.tune` ({acceptance:.0%} accepted):
 the largest |z| of {len(z)} means is {z.max():.1f}, the sds agree within {100 * abs(exact.spread - 1).max():.1f} %,
 ESS is at least {exact.run["ess_bulk"].min():.0f}.""")
 
