@@ -212,16 +212,20 @@ class Tuner:
             self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {seen}"
 
     def spread(self, chains: int) -> None:
-        """Moves the chains of the pilot, and copies of these up to so many chains, by a few proposals.
+        """Moves the chains of the pilot, and copies of these up to so many chains until copies are apart.
 
         A chain that the chosen step size holds where it is takes the state of another one.
         """
         theta = self.pilot.theta
-        if chains <= len(theta) and self.is_spent:
-            return
-        self.pilot.theta = theta[torch.arange(max(chains, len(theta)), device=theta.device) % len(theta)]
-        h, repeat = (self.best.step_size, self.best.repeat) if self.trials else (self.guess, self.words)
-        self.pilot.run([jittered(h, repeat)], LAST, repeat)
+        h, repeat, words = self.guess, self.words, float(LONGEST)
+        if self.trials:
+            h, repeat = self.best.step_size, self.best.repeat
+            words = min(words, 2 / max(self.best.efficiency, 1 / LONGEST))  # their correlation is then e^-4
+        if chains > len(theta):
+            self.pilot.theta = theta[torch.arange(chains, device=theta.device) % len(theta)]
+            self.pilot.run([jittered(h, repeat)], max(LAST, math.ceil(words / repeat)), repeat)
+        elif not self.is_spent:
+            self.pilot.run([jittered(h, repeat)], LAST, repeat)
 
     @property
     def _wanted(self) -> float:
