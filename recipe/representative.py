@@ -21,12 +21,11 @@ class _Content:
     recipe: Any = field(compare=False)
 
 
-@lru_cache(maxsize=256)
 def representative(recipe: Any) -> Any:
     """The first of the recipes that equal a recipe in every field, name and texts included.
 
-    A recipe stands for itself if it has a network, whose weights may change, or a field without a hash; so does what
-    is no recipe.
+    A recipe stands for itself if it has a network, whose weights may change, or a field without a hash, or if a dict of
+    the first one was changed since; so does what is no recipe.
 
     >>> from recipe import Recipe, total, vector
     >>> one, other, colder = (Recipe(name="a", state=(t := vector("t")), H=k*total(t**2), D={t: 1}) for k in (1, 1, 2))
@@ -35,16 +34,21 @@ def representative(recipe: Any) -> Any:
     """
     if not isinstance(recipe, Dynamics) or any(e.has(Bound) for e in (*recipe.formulas, recipe.marginal or S.Zero)):
         return recipe
-    parts = (type(recipe), *(_hashable(getattr(recipe, f.name)) for f in fields(recipe)))
+    parts = _parts(recipe)
     try:
-        return _first(_Content(parts, recipe))
+        first = _first(_Content(parts, recipe))
     except TypeError:
         return recipe
+    return first if first is recipe or _parts(first) == parts else recipe
 
 
 @lru_cache(maxsize=256)
 def _first(content: _Content) -> Any:
     return content.recipe
+
+
+def _parts(recipe: Any) -> tuple:
+    return type(recipe), *(_hashable(getattr(recipe, f.name)) for f in fields(recipe))
 
 
 def _hashable(x: Any) -> Any:

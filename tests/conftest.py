@@ -32,7 +32,7 @@ SHIFT = pytest.StashKey()
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def each_declaration_on_its_own():
     """Mistakes are planted in the compiler and in certificates: a recipe that is declared again is made with them."""
     with pytest.MonkeyPatch.context() as patch:

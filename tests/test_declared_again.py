@@ -125,6 +125,14 @@ def test_a_recipe_that_is_declared_again_is_proved_once(proved, made):
     assert len(proved) == 2
 
 
+def test_a_recipe_whose_first_was_changed_since_is_proved_for_itself(proved):
+    one, other = declared(), declared()
+    assert one.check() == other.check()
+    one.jumps["G"] = gibbs(v, laws.Gamma(1, 3))
+    assert other.check(temperature=2.0) == declared(doc="notes").check(temperature=2.0)
+    assert len(proved) == 3
+
+
 NET = network(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Softplus()), sign="positive")(theta)
 ALIKE = {
     "a default": (positive("k", default=1), positive("k", default=2)),

@@ -152,6 +152,13 @@ def test_a_sampler_takes_the_step_sizes_of_a_schedule():
     assert not torch.equal(run(h), run(0.1))
 
 
+def test_exact_draws_weigh_equally_whatever_their_step_sizes():
+    run = dict(init=torch.ones(2), steps=40, step_size=Jittered(0.5), progress=False)
+    exact, plain = (sample(SGLD, lambda theta: (theta**2).sum() / 2, metropolis=m, **run) for m in (True, False))
+    assert exact.step_sizes is None and plain.step_sizes is not None
+    assert torch.allclose(exact.average("theta").float(), exact["theta"].mean((0, 1)))
+
+
 def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
     code = (
         "import sys, recipe, samplers; before = set(sys.modules); import samplers.schedules; "

@@ -100,7 +100,8 @@ class Run:
             state={b.name: self.chains.state[b.name] for b in recipe.entries},
             exchanges=isinstance(self.chains, Rungs),
         )
-        sizes = self.record.step_sizes if self.plan.varies else None
+        weighs = self.plan.varies and not isinstance(self.plan.step, MetropolisedStep)  # exact draws weigh equally
+        sizes = self.record.step_sizes if weighs else None
         draws = Draws(
             values | beside,
             info=self._account(began) | ({"targets": list(values)} if beside else {}),

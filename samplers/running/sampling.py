@@ -51,8 +51,8 @@ class Metropolis:
     """Steps that are accepted or rejected by their work, for `sample(metropolis=...)`; see `integrators.metropolised`.
 
     The draws are exact at any step size; `draws.info["acceptance"]` is the share of its steps that each chain accepted
-    in the last phase. `repeat`: the words of h each that are one proposal; None for 1, or for what `tune` chooses. Of
-    several words h had better vary, by `schedules.Jittered`: a direction may come back with every proposal else.
+    in the last phase. `repeat`: the words of h each that are one proposal; None for 1, or for what `tune` chooses.
+    Words of one h may take a direction back to its start with every proposal: `schedules.Jittered` varies h.
     `minibatches`: whether proposals are by gradients of minibatches of `batch_size` rows, accepted by U of all data,
     once a proposal: a kick by any force has a reverse, the kick on the same batch. Source: Zhang, Cooper and De Sa
     (2020), "AMAGOLD: amortized Metropolis adjustment for efficient stochastic gradient MCMC".

@@ -101,7 +101,7 @@ class BlockDecay(Schedule):
 
 @dataclass(frozen=True)
 class Jittered(Schedule):
-    """Step sizes of Hamiltonian proposals, by which no direction and no chain stands still.
+    """Step sizes of Hamiltonian proposals that vary: a direction comes back seldom, a steep place is left.
 
         h_k = step_size (1 + width (2 u_k - 1)) s_k,    u_k = frac((k + 1) (sqrt(5) - 1)/2),
         s_k = 1/4 where k = 15 mod 16, else 1
@@ -137,7 +137,7 @@ class Cyclical(Schedule):
     """Warm restarts: h_k = start/2 [1 + cos(pi r_k)] with r_k = mod(k, L)/L and L = ceil(steps/cycles).
 
     `start` has the units of the step size; `steps` counts all steps, warmup included. A step explores while r_k <
-    explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; `schedule=` alone sets
+    explore, at temperature 0, and samples after that, in `sample(..., phases=schedule.phases)`; `step_size=` alone sets
     the step sizes without exploration. Raises RecipeError unless start is positive, cycles and steps are positive
     integers with cycles <= steps, explore is in [0, 1), and a full cycle has a step that samples. In a training loop
     `start` is in units of lr, and `setting(k)` applies to step k. Source: Zhang, Li, Zhang, Chen & Wilson 2020,

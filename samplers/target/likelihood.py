@@ -99,9 +99,8 @@ class Pairs(TorchFunctionMode):
         """
         if any(y.shape == x.shape and not self.has(y) for y in arguments):
             return False
-        if not any(map(self.has, arguments)) and len(set(map(memory, arguments))) == 1:
-            return False
         try:
-            return torch.broadcast_shapes(*(y.shape for y in arguments)) == x.shape
-        except RuntimeError:
+            by_pairs = torch.broadcast_shapes(*(y.shape for y in arguments)) == x.shape
+            return by_pairs and (any(map(self.has, arguments)) or len(set(map(memory, arguments))) > 1)
+        except RuntimeError:  # shapes of a product of matrices, or a tensor without memory of its own
             return False

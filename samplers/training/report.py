@@ -111,7 +111,7 @@ def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> An
     for name in series:
         kind, _, block = name.partition(".")
         if kind == "kinetic" and block in lasting and float(series[name].median()) <= FAR:
-            yield 6, f"kinetic temperature of {block}, {of}: it is that of the start, which momenta have not forgotten"
+            yield 6, f"kinetic temperature of {block}, {of}: momenta may have not forgotten that of the start"
         elif kind == "kinetic":
             kick = float(series[f"kick.{block}"].mean())
             cure = HOT if float(series[name].mean()) > 1 else COLD

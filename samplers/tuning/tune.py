@@ -97,9 +97,10 @@ def tune(
 ) -> Settings:
     """The settings of a run, chosen by short pilot runs: `sample(recipe, energy, **tune(...).arguments)`.
 
-    Pilot runs of 32 chains start at `init`, a model's at draws of its priors, and are Metropolised, so that
-    their law is exp(-U/T) at every step size. Windows of them follow each other until chains have met, as by R-hat; no
-    mode is asked for, and U may be unbounded, as that of scales that may be 0 is. They choose:
+    Pilot runs of 32 chains start at `init`, at 32 starts over all where there are more, a model's at draws of its
+    priors, and are Metropolised, so that their law is exp(-U/T) at every step size. Windows of them follow each other
+    until chains have met, as by R-hat; no mode is asked for, and U may be unbounded, as that of scales that may be 0
+    is. They choose:
 
     * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the ranges of
       draws and of gradients there; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the
@@ -114,21 +115,22 @@ def tune(
     * with `batch_size`, the budget of gradient noise, for a recipe with one, by the variance of minibatch gradients at
       pilot draws, and a step size at which this noise is at most half of the recipe's noise, or a share `bias` without
       a budget or a thermostat. The pilot runs on all data;
-    * the start: the last states of pilot chains, which chains beyond 32 leave by proposals of their own.
+    * the start: the last states of pilot chains; more than 32 chains begin at copies, and make proposals until the
+      copies are apart.
 
     For several potentials, whose energies come by name, h is the time of a whole word, with all its short kicks. No
     dense coordinates are chosen for several potentials, nor for a `mapped` recipe, whose scales are of z. With
     `batch_size` pilot chains start at the mode that L-BFGS finds from `init`.
 
-    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins; `seconds`: the
-    same of a clock, by which settings are no longer those of the arguments alone; `progress`: whether a bar on stderr
-    shows how many gradients are spent, and what they have told. The reasons have numbers, too: the `chains` and
-    `gradients` of the pilot, the `seconds` where these are given, the worst `r_hat` of the last window, and the
-    `ratio_of_scales`, the greatest over the least; chains that have not met give a RuntimeWarning with these.
-    Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments are those of
-    `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, for a target with
-    ends or of explicit coordinates, for a recipe whose steps have no work, and where chains have not met and U, no
-    model's, has no finite mode. Ctrl-C ends tuning with KeyboardInterrupt.
+    `budget`: gradients of all pilot chains together, about, after which no new window or trial begins, and copies make
+    ten proposals alone; `seconds`: the same of a clock, by which settings are no longer those of the arguments alone;
+    `progress`: whether a bar on stderr shows how many gradients are spent, and what they have told. The reasons have
+    numbers, too: the `chains` and `gradients` of the pilot, the `seconds` where these are given, the worst `r_hat` of
+    the last window, and the `ratio_of_scales`, the greatest over the least; chains that have not met give a
+    RuntimeWarning with these. Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments
+    are those of `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, for a
+    target with ends or of explicit coordinates, for a recipe whose steps have no work, and where chains have not met
+    and U, no model's, has no finite mode. Ctrl-C ends tuning with KeyboardInterrupt.
 
     Sources: Roberts & Rosenthal 1998; Beskos et al. 2013 (acceptance); Mackenzie 1989 (step sizes that vary); Seyboldt,
     Carlson & Carpenter 2026 (scales); Geyer 1992 (sample size); Chen et al. 2010 (covariance); Sivak, Chodera & Crooks
@@ -184,7 +186,8 @@ def tune(
     fixed = dict(data=data, temperature=temperature, scheme=scheme)
     at = EnergyAt(problem.value(rows), where)
     z = z if kick is None else at.mode(z[0])[None]
-    starts = _finite(at.value, z[torch.arange(PILOTS) % len(z)], where)
+    z = _finite(at.value, z, where)
+    starts = z[torch.arange(PILOTS) * max(len(z), PILOTS) // PILOTS % len(z)]  # of more, some of all parts
     with Bar(where, budget, shown=progress, unit=" gradients") as bar:
         pilot = Pilot(of_target, problem.of_target(), fixed, seed, starts, without(kick, parameters), bar=bar, end=end)
         tuner = preconditioned(problem, pilot, parameters, repeat, budget, of_model, where)

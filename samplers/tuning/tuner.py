@@ -180,7 +180,8 @@ class Tuner:
             self.begin(repeat)
         self.race()
         best = self.best
-        accepted = f"{best.step_size:.3g}: {100 * best.acceptance:.0f} % of the proposals are accepted"
+        varied = " on average" if best.repeat > 1 else ""
+        accepted = f"{best.step_size:.3g}{varied}: {100 * best.acceptance:.0f} % of the proposals are accepted"
         asked = f"where {100 * self._wanted:.0f} % are asked"
         if best.step_size == self._longest(best.repeat):
             asked = "of a quarter period of the slowest direction: longer ones come back"
@@ -223,7 +224,8 @@ class Tuner:
             words = min(words, 2 / max(self.best.efficiency, 1 / LONGEST))  # their correlation is then e^-4
         if chains > len(theta):
             self.pilot.theta = theta[torch.arange(chains, device=theta.device) % len(theta)]
-            self.pilot.run([jittered(h, repeat)], max(LAST, math.ceil(words / repeat)), repeat)
+            steps = LAST if self.is_spent else max(LAST, math.ceil(words / repeat))
+            self.pilot.run([jittered(h, repeat)], steps, repeat)
         elif not self.is_spent:
             self.pilot.run([jittered(h, repeat)], LAST, repeat)
 

@@ -25,6 +25,7 @@ from torch import Tensor
 import samplers
 from recipe.errors import RecipeError
 from samplers.results.statistics import sample_size_of_mean, sample_size_of_ranks
+from samplers.tuning.pilot import jittered
 
 CHAINS, SITES, ROWS, BATCH = 16, 10, 1000, 50
 DOUBLE = torch.float64
@@ -132,19 +133,21 @@ def row(
     problem: Problem, truth: Tensor, sampler: str, steps: int, found: dict[str, Any], multiple: float, seed: int
 ) -> dict[str, Any]:
     """One run, looked at."""
-    arguments = found | {"step_size": found["step_size"] * multiple}
+    repeat = found["metropolis"].repeat if "metropolis" in found else 1
+    h = multiple * getattr(found["step_size"], "step_size", found["step_size"])  # the mean of those that vary
+    arguments = found | {"step_size": jittered(h, repeat)}
     began = time.process_time()
     draws = draws_of(problem, sampler, steps, seed, **arguments)
     seconds = time.process_time() - began
     seen = problem.statistics(draws["theta"])
-    gradients = steps * CHAINS * (arguments["metropolis"].repeat if "metropolis" in arguments else 1)
+    gradients = steps * CHAINS * repeat
     kept = 0.8 * gradients / 1000
     error = (1 / (2 * sample_size_of_mean((seen - seen.mean((0, 1))).square()).min())).sqrt()
     return {
         "sampler": sampler,
         "seed": seed,
         "multiple": multiple,
-        "step_size": arguments["step_size"],
+        "step_size": h,
         "bias": float((seen.flatten(0, 1).std(0) / truth - 1)[_worst(seen, truth)]),
         "error": float(error),
         "ess": float(sample_size_of_ranks(seen).min() / kept),
