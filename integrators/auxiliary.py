@@ -14,9 +14,9 @@ from recipe.symbols import Adapted, Block, Partial, Total
 from recipe.symbols import temperature as T
 
 from .boundaries import led_back
+from .direction import Direction
 from .flow import Flow
 from .variates import Normal, Uniform
-from .work import Direction
 
 LEAST = 1e-8  # least initial value of an adapted quantity, as a share of its mean over the sites
 

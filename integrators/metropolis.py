@@ -21,6 +21,7 @@ from recipe.symbols import temperature as T
 
 from .compiler import block_names, check_choices, default_words, with_energy, word_of
 from .derivatives import Derivative
+from .direction import ACCEPTED, DIRECTION, WORK, directed, remembered
 from .domains import COMPARED, bounds
 from .extraction import unused
 from .flow import Flow
@@ -29,7 +30,7 @@ from .passes import is_by_site, subject
 from .program import Draw, Let, Local, Program, Set, Stage, Statement, Sum, rewritten, verify
 from .step import Step
 from .variates import Uniform
-from .work import ACCEPTED, DIRECTION, WORK, Worked, change, directed, remembered, works
+from .work import Worked, change, works
 
 BEGIN, END = "begin", "end"
 COLDNESS = Local("coldness", constant=True)  # 1/T

@@ -16,75 +16,35 @@ equilibrium and nonequilibrium simulations of discrete Langevin dynamics"; Ma, F
 samplers from jump and continuous Markov processes".
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from sympy import (
-    Abs,
-    Add,
-    Dummy,
-    Expr,
-    ImmutableMatrix,
-    Max,
-    Mul,
-    Piecewise,
-    S,
-    Symbol,
-    diff,
-    exp,
-    expand,
-    log,
-    simplify,
-    sqrt,
-)
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, diff, exp, expand, log, simplify, sqrt
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
 from recipe.calculus import derivative
 from recipe.derive import circulation, residual
-from recipe.domains import domain_of
 from recipe.errors import RecipeError
 from recipe.involutions import Involution
 from recipe.laws import DiscreteLaw, Law, by_category
-from recipe.operators import coefficient, times
 from recipe.pieces import Jump
 from recipe.scheme import Scheme
 from recipe.spheres import project
 from recipe.swaps import Swap
-from recipe.symbols import Adapted, Block, Crossing, SiteDummy, Total, is_site
+from recipe.symbols import Adapted, Crossing, SiteDummy, Total, is_site
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
+from .densities import log_ratio
+from .direction import DIRECTION, jump, left, over_sites, remembered, reversed_in_time, unsigned
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .flow_rules import kicked
-from .functions import Change, MatrixOU
+from .functions import Change
 from .jump import probability, solve_jump, turned
-from .numerical_flows import METHODS
-from .program import DERIVATIVES
 from .split import Subsystem, split
-from .variates import Normal
-
-WARM = {s: Dummy(positive=True) for s in (T, t)}  # positive symbols for temperature and time
-
-
-class Direction(Adapted):
-    """The sign of the curl of a chain, 1 or -1: the direction of time."""
-
-    __slots__ = ()
-
-    def __new__(cls, name="direction"):
-        return cls._of(name, {"real": True, "nonzero": True}, False, domain_of("real", name), S.One)
-
-    def __getnewargs_ex__(self):
-        return (self.name,), {}
-
-
-DIRECTION = Direction()
-WORK = Adapted("work", False, "real", S.Zero)
-ACCEPTED = Adapted("accepted", False, "real", S.Zero)
 
 
 @dataclass(frozen=True)
@@ -158,42 +118,6 @@ def change(H: Expr, after: Mapping[Expr, Expr], before: Mapping[Expr, Expr]) -> 
     return Add(*(Change(e.xreplace(after), e.xreplace(before)) for e in (*of_chain, Add(*by_site)) if e != 0))
 
 
-def remembered(s: Symbol, what: str) -> Adapted:
-    """The quantity that keeps a value of a symbol until later in the step, by a name that nobody gives a block."""
-    return Adapted(f"{s}__{what}", bool(s.is_vector), "real", S.Zero)
-
-
-def left(block: Block) -> Adapted:
-    """The quantity that keeps a block's value from before a flow."""
-    return remembered(block, "left")
-
-
-def jump(block: Block) -> Adapted:
-    """The quantity that keeps the noise in a block's new value."""
-    return remembered(block, "jump")
-
-
-def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
-    """The recipe with s Q for Q, where s is the direction of time, and without supplied noise.
-
-    Raises RecipeError for adapted quantities that are not `frozen`.
-    """
-    running = [a.name for a in recipe.adapted if a.name not in frozen]
-    if running:
-        what = f"{', '.join(running)} adapt to the path, which has no time reversal"
-        raise RecipeError(f"{recipe.name}, work", what, do=f"Freeze them: freeze=({', '.join(map(repr, running))},).")
-    own = (DIRECTION, WORK, ACCEPTED)
-    taken = {s.name for s in recipe.symbols} & {*(s.name for s in own), DERIVATIVES[0]}
-    if taken:
-        what = f"'{min(taken)}' is a name in the state of an accepted step"
-        raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
-    still = {a: a for a in (*recipe.adapted, *own)}
-    curl, transport = DIRECTION * recipe.Q, DIRECTION * recipe.transport
-    exact = replace(recipe, Q=curl, transport=transport, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
-    known = {*exact.parameters}  # without those of the supplied noise and of adaptations
-    return replace(exact, requires=tuple(r for r in recipe.requires if r.free_symbols <= known), claim=recipe.claim)
-
-
 def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[str] = ()) -> dict[str, Worked]:
     """The flow and work of every letter of a word; `recipe`: a recipe from `directed`.
 
@@ -202,18 +126,18 @@ def works(recipe: Recipe, scheme: Scheme, letters: Mapping, frozen: Collection[s
     left_out = [letter for letter in recipe.accepted if letter not in scheme.letters]
     pieces = split(recipe, scheme, letters, frozen, left_out)
     worked = {letter: _worked(recipe, piece, bool(left_out)) for letter, piece in pieces.items()}
-    for letter, jump in recipe.jumps.items():
-        if isinstance(jump, Involution):
-            worked[letter] = _turned(recipe, letter, jump, frozen)
+    for letter, move in recipe.jumps.items():
+        if isinstance(move, Involution):
+            worked[letter] = _turned(recipe, letter, move, frozen)
             continue
-        flow = solve_jump(recipe, letter, jump, frozen)
-        if isinstance(jump, Jump) and jump.proposed and flow.updates:
-            worked[letter] = _proposed(recipe, flow, jump.proposed)
+        flow = solve_jump(recipe, letter, move, frozen)
+        if isinstance(move, Jump) and move.proposed and flow.updates:
+            worked[letter] = _proposed(recipe, flow, move.proposed)
             continue
         fall: Expr = S.Zero
-        if isinstance(jump, Swap) and flow.swaps:
-            (_, accepted), _ = flow.updates[jump.blocks[0]].args
-            fall = Piecewise((-jump.excess(recipe.H), accepted), (S.Zero, True))
+        if isinstance(move, Swap) and flow.swaps:
+            (_, accepted), _ = flow.updates[move.blocks[0]].args
+            fall = Piecewise((-move.excess(recipe.H), accepted), (S.Zero, True))
         worked[letter] = Worked(flow, fall, balanced=True)
     return worked
 
@@ -230,7 +154,7 @@ def _turned(recipe: Recipe, letter: str, jump: Involution, frozen: Collection[st
     flow = turned(letter, jump, rates[0])
     there, away = (probability(jump, rate) for rate in rates)
     stays = Piecewise((S.Zero, flow.draws[0] < there), (T * (log(1 - there) - log(1 - away)), True))
-    return Worked(flow, _over_sites(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
+    return Worked(flow, over_sites(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
 
 
 def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
@@ -247,7 +171,7 @@ def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
     ahead = by_category(b, *there) if costs else _surprise(type(law)(*there), b)
     returned = T * (_surprise(law, x).xreplace({x: left(b)}) - ahead)
     kept = {left(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
-    return Worked(flow, S.Zero, balanced=False, returned=_over_sites(returned, b), kept=kept)
+    return Worked(flow, S.Zero, balanced=False, returned=over_sites(returned, b), kept=kept)
 
 
 def _surprise(law: Law, x: Expr) -> Expr:
@@ -276,7 +200,7 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
         return _work_on_sphere(recipe, piece, flow)
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
     line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
-    heat, returned = _log_ratio(recipe, piece, line)
+    heat, returned = log_ratio(recipe, piece, line)
     kept = {left(b): boundaries.image(b, line.updates[b]) if b in led_back else b for b in flow.updates}
     kept |= {jump(d.block): d * diff(line.updates[d.block], d) for d in line.draws}
     return Worked(flow, heat, balanced=False, returned=returned, kept=kept)
@@ -297,18 +221,6 @@ def _solved(piece: Subsystem, name: str) -> Flow:
 
 def _unsigned(flow: Flow) -> Flow:
     return replace(flow, updates={b: unsigned(e) for b, e in flow.updates.items()})
-
-
-def unsigned(e: Expr) -> Expr:
-    """The expression with s^2 = 1 and |s| = 1."""
-    s = DIRECTION
-    e = e.replace(lambda x: isinstance(x, Abs) and x.args[0] == s, lambda x: S.One)
-    return e.replace(lambda x: x.is_Pow and x.base == s and x.exp.is_Integer, lambda x: s ** (x.exp % 2))
-
-
-def reversed_in_time(e: Expr) -> Expr:
-    """The expression at -s."""
-    return e.xreplace({DIRECTION: -DIRECTION})
 
 
 def _balanced_part(recipe: Recipe, piece: Subsystem) -> Expr | None:
@@ -373,11 +285,11 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
         raise RecipeError(where, "it moves a block by a total of its own sites", do="Cut it finer.")
     rates = {b: diff(piece.drift.get(b, S.Zero), b) for b in blocks}
     if not any(r.has(*blocks) for r in rates.values()):  # linear equations have log det = t div f
-        return -T * Add(*(_over_sites(t * r, b) for b, r in rates.items()))
+        return -T * Add(*(over_sites(t * r, b) for b, r in rates.items()))
     if len({b.is_vector for b in blocks}) != 1:
         raise RecipeError(where, "it moves vectors and scalars together", do="Cut it finer.")
     jacobian = ImmutableMatrix([[diff(flow.updates[b], z) for z in blocks] for b in blocks])
-    return -T * _over_sites(log(Abs(simplify(jacobian.det()))), blocks[0])
+    return -T * over_sites(log(Abs(simplify(jacobian.det()))), blocks[0])
 
 
 def _expansion_on_sphere(piece: Subsystem) -> Expr:
@@ -390,48 +302,6 @@ def _expansion_on_sphere(piece: Subsystem) -> Expr:
     return unsigned((total(1) - 1) * T * (r * t + log(1 + (b - r) * k * (1 + still) / 2)))
 
 
-def _over_sites(e: Expr, block: Block) -> Expr:
-    """The sum of e over the sites of a vector block; e itself for a scalar block."""
-    e = unsigned(e)
-    if not block.is_vector:
-        return e
-    return Total(e) if is_site(e) else total(1) * e
-
-
-def _log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr]:
-    """T log k_s(z -> z') at z, and -T log k_{-s}(z' -> z) at z', for a flow with Gaussian noise."""
-    where = f"{recipe.name}, work of {flow.letter!r}"
-    blocks = list(flow.updates)
-    own = {d.block: d for d in flow.draws}
-    if not _is_gaussian(piece, flow):
-        what = f"{flow.equation} [{flow.rule}] has no density that is known"
-        raise RecipeError(where, what, do="Let every block that moves have a noise of its own, or cut it finer.")
-    spreads = ImmutableMatrix([[diff(new, own[b]) for b in blocks] for new in flow.updates.values()])
-    if spreads.has(*own.values()):
-        raise RecipeError(where, f"{flow.equation} is not linear in its noise", do="Cut it finer.")
-    if not spreads.is_diagonal():
-        return _joint_log_ratio(piece, flow, blocks, own, spreads, where)
-    there: list[Expr] = []
-    back: list[Expr] = []
-    for b, new in flow.updates.items():
-        if new.has(Crossing):
-            density, density_back = _operator_log_ratio(b, new, own[b], where)
-            back.append(_over_sites(density_back, b))
-        else:
-            density, density_back = _own_log_ratio(b, new, own[b], blocks)
-            back.append(density_back)
-        there.append(_over_sites(density, b))
-    return Add(*there), Add(*back)
-
-
-def _is_gaussian(piece: Subsystem, flow: Flow) -> bool:
-    """Whether every moving block has a normal number of its own, without predicted points."""
-    numbers = Counter(d.block for d in flow.draws)  # several of a block with outer products in its noise
-    normal = all(isinstance(d, Normal) for d in flow.draws) and numbers == dict.fromkeys(flow.updates, 1)
-    predicts = piece.method is not None and METHODS[piece.method].predicts  # then the update is not linear in the noise
-    return normal and not predicts
-
-
 def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     """The work of `barker`, T log a(z' - z) at z less T log a(z - z') at z', with a(z) = 1/(1 + exp(-f z/(T D)))."""
     (x,) = flow.updates
@@ -439,7 +309,7 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     before, moved = remembered(x, "tilt"), x - left(x)
     returned = _softened(reversed_in_time(slope) * moved) - _softened(-before * moved)
     kept = {left(x): x, before: slope}
-    return Worked(flow, S.Zero, balanced=False, returned=_over_sites(T * returned, x), kept=kept)
+    return Worked(flow, S.Zero, balanced=False, returned=over_sites(T * returned, x), kept=kept)
 
 
 def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
@@ -465,53 +335,3 @@ def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
 def _softened(e: Expr) -> Expr:
     """log(1 + exp(e)), of any size."""
     return Max(e, 0) + log(1 + exp(-Abs(e)))
-
-
-def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block]) -> tuple[Expr, Expr]:
-    """`_log_ratio` for z' = mean + spread N, the first part per site.
-
-    For a constant spread, whose logarithms cancel, the ratio is one difference of squares at z'.
-    """
-    spread = diff(new, draw)
-    width = reversed_in_time(spread)
-    mean = new.xreplace({draw: S.Zero})
-    apart = left(b) - reversed_in_time(mean)
-    density = -T * (draw**2 / 2 + log(spread))
-    back = [T * ((apart / width) ** 2 / 2 + log(width)), S.Zero]
-    if width == spread and not spread.has(*blocks):
-        density, back = S.Zero, [T * (x / width) ** 2 / 2 for x in (apart, jump(b))]
-    if not spread.xreplace(WARM).is_positive:
-        alone = -T * log(Abs(diff(mean, b)))  # without noise z' is the mean
-        density = Piecewise((density, spread > 0), (alone, True))
-        back = [Piecewise((e, width > 0), (S.Zero, True)) for e in back]
-    return density, Change(*map(unsigned, back))
-
-
-def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[Expr, Expr]:
-    """`_log_ratio` per site for z' = mean + F(N), F a constant formula of an operator; its determinant cancels."""
-    affine = coefficient(new, draw)
-    spread, mean = affine or (S.Zero, S.Zero)
-    if spread.has(*(s for s in new.free_symbols if isinstance(s, Block))) or not spread.xreplace(WARM).is_positive:
-        raise RecipeError(where, "the spread of its noise may vanish, or moves", do="Use definite operators.")
-    apart = times(1 / spread, left(b) - reversed_in_time(mean))
-    return -T * draw**2 / 2, T * apart**2 / 2
-
-
-def _joint_log_ratio(
-    piece: Subsystem, flow: Flow, blocks: list[Block], own: Mapping[Block, Normal], spreads: ImmutableMatrix, where: str
-) -> tuple[Expr, Expr]:
-    """`_log_ratio` for blocks with shared noise, z' = mean + L N: -T |N|^2/2 - T log|det L|, and back likewise."""
-    if len({b.is_vector for b in blocks}) != 1:
-        raise RecipeError(where, "vectors and scalars share their noise", do="Cut it finer.")
-    mixes = spreads.has(MatrixOU)  # the drift carries noise on to other blocks
-    if not mixes and vanishes(piece.matrix(piece.diffusion).det()):
-        what = f"{flow.equation} moves along fewer directions than blocks, and its path has no density"
-        raise RecipeError(where, what, do="Give D its full rank, or run without acceptance.")
-    still = {draw: S.Zero for draw in own.values()}
-    widths = spreads.applyfunc(reversed_in_time)
-    apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])
-    drawn = sum(own[b] ** 2 for b in blocks) / 2 + log(Abs(spreads.det()))
-    # a width of 0 is S.Zero: a test for zero in other forms takes seconds
-    inverse = widths.inv(iszerofunc=lambda e: e == 0)
-    returned = sum(x**2 for x in inverse * apart) / 2 + log(Abs(widths.det()))
-    return _over_sites(-T * drawn, blocks[0]), _over_sites(T * returned, blocks[0])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from integrators import noise
-from integrators.work import ACCEPTED
+from integrators.direction import ACCEPTED
 from recipe import RecipeError
 from samplers.testing.cases import CASES
 from samplers.testing.layers.chains import accepted_chains, exact_start, moved_chains, noise_of

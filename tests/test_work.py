@@ -21,7 +21,7 @@ from zoo import NOSE_HOOVER, QUARTIC, compiled
 
 import integrators
 from integrators import metropolis, noise
-from integrators.work import DIRECTION
+from integrators.direction import DIRECTION
 from recipe import Energy, Recipe, RecipeError, data_total, datum, positive, potential, scalar, total, vector
 from recipe.algebra import at_one_site
 from samplers import (

@@ -8,9 +8,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from integrators.adapting import Adapting
+from integrators.direction import ACCEPTED
 from integrators.domains import in_domain
 from integrators.program import DERIVATIVES
-from integrators.work import ACCEPTED
 from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.scheme import Scheme

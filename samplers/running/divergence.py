@@ -20,9 +20,9 @@ from dataclasses import replace
 
 import torch
 
+from integrators.direction import ACCEPTED, DIRECTION, WORK
 from integrators.step import Step
 from integrators.streams import STRETCH
-from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe.errors import RecipeError
 
 from ..results.divergence import Divergence

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from integrators.auxiliary import masses
+from integrators.direction import WORK
 from integrators.metropolis import MetropolisedStep
 from integrators.program import DERIVATIVES
-from integrators.work import WORK
 
 from ..results.averages import agreements_of, average_of
 from ..results.geometry import DIVERGENT, PLACES

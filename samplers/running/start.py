@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from integrators import noise, operator_checks, streams
+from integrators.direction import DIRECTION
 from integrators.domains import in_domain
 from integrators.start import complete_state, per_tensor
 from integrators.step import Step
-from integrators.work import DIRECTION
 from recipe import Energy, Recipe
 from recipe.arguments import check_known
 from recipe.arrays import of_arrays

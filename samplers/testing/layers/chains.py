@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from integrators import noise, streams
+from integrators.direction import ACCEPTED, DIRECTION, WORK
 from integrators.step import Step
-from integrators.work import ACCEPTED, DIRECTION, WORK
 from recipe import Recipe
 from recipe.swaps import Swap
 from recipe.symbols import Total

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from integrators.work import ACCEPTED, WORK
+from integrators.direction import ACCEPTED, WORK
 
 from ..arguments import TEMPERATURE
 from ..features import features_of
