@@ -144,9 +144,9 @@ def test_a_chain_whose_energy_raises_is_lost_and_the_others_go_on():
     def walled(theta):
         if theta[0] > 1:
             raise ValueError("beyond the wall")
-        return -5 * theta[0]
+        return -50 * theta[0]  # a step of 5, beside noise of sd 0.45
 
-    init = torch.tensor([[-50.0], [0.999], [-50.0]])
+    init = torch.tensor([[-5000.0], [0.999], [-5000.0]])
     settings = EASY | {"init": init, "chains": 3, "step_size": 0.1}
     with pytest.warns(RuntimeWarning) as seen:
         draws = samplers.sample(samplers.SGLD, walled, **settings)
