@@ -37,7 +37,7 @@ def each_declaration_on_its_own():
     """Mistakes are planted in the compiler and in certificates: a recipe that is declared again is made with them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(representative, "_first", lambda content: content.recipe)
-        yield patch
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -433,7 +433,7 @@ def test_an_adapted_fisher_matrix_makes_up_for_it_too_where_its_steps_grow_slowl
 
     h = 0.3
     identity = share(integrators.compile(RECIPES["preconditioned"]), 1 / STIFF.max(), stiff, M=1.0)
-    assert of() > 500 * identity  # 1030 with an sd of 30
+    assert of() > 900 * identity  # 1035 on average, with an sd of 30 over seeds
     with pytest.raises(RecipeError, match="after step 100: .*it is not symmetric and positive definite"):
         of(growth=1e9)  # the mutant diverges
 
