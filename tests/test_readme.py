@@ -63,10 +63,16 @@ def test_blocks_of_the_readme_print_what_it_shows(tmp_path, monkeypatch):
         ("sd  0.98 +- 0.02, ok", True),
         ("sd 2.1 +- 0.02, ok", False),
         ("sd 1, bad", False),
+        ("sd [1] 0.98 +- 0.02, ok", False),
     ],
 )
 def test_an_output_that_is_shown_is_compared_by_its_words_and_the_size_of_its_numbers(printed, same):
     assert agree("sd 1.01 +- 0.03, ok", printed) == same
+
+
+def test_the_worst_coordinate_of_an_output_that_is_shown_may_be_another_one():
+    assert agree("R-hat of theta[0] 1.004", "R-hat of theta[12] 1.005")
+    assert not agree("R-hat of theta[0] 1.004", "R-hat of p[0] 1.004")
 
 
 OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]
