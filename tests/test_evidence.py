@@ -16,6 +16,7 @@ from recipe import Energy, Recipe, RecipeError, data_total, datum, potential, sc
 from samplers import PSGLD, SGLD, SGNHT, RelativisticSGHMC, UnderdampedLangevin
 from samplers.annealing import bridges
 from samplers.annealing.evidence import estimated
+from samplers.schedules import Jittered
 from samplers.target.targets import TARGETS
 
 x, y, a, b = *symbols("x y", real=True), scalar("a"), scalar("b")
@@ -149,6 +150,14 @@ def test_an_evidence_is_a_function_of_the_seed_and_leaves_the_global_generator_a
     one, again, other = (samplers.evidence(UnderdampedLangevin, TARGETS["gaussian"], seed=s, **run) for s in (1, 1, 2))
     assert one == again and one.log_evidence != other.log_evidence
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_pilot_begins_with_a_step_size_of_tune_as_with_its_mean():
+    run = dict(reference=REFERENCES["student"], chains=64, moves=1, bridges=4)
+    sizes = 0.1, Jittered(0.1)
+    one, other = (samplers.evidence(UnderdampedLangevin, TARGETS["gaussian"], step_size=h, **run) for h in sizes)
+    assert one == other
 
 
 def test_the_integral_over_bridges_and_its_error_are_those_of_the_weights_for_chains_that_stand_still():

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas
 import pytest
+import scipy.stats
 import torch
 from covering import slow
 from error_budget import CLAIMS, standard_score
@@ -15,6 +16,7 @@ from torch.distributions import (
     Bernoulli,
     Beta,
     Categorical,
+    Cauchy,
     Dirichlet,
     Distribution,
     Gamma,
@@ -22,6 +24,7 @@ from torch.distributions import (
     HalfNormal,
     Independent,
     InverseGamma,
+    Laplace,
     LKJCholesky,
     LogNormal,
     MixtureSameFamily,
@@ -34,6 +37,7 @@ from torch.distributions import (
     VonMises,
     Weibull,
     Wishart,
+    biject_to,
     constraints,
 )
 from torch.func import jacrev, vmap
@@ -42,6 +46,7 @@ import samplers
 from recipe import RecipeError
 from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
+from samplers.target.truncation import log_mass
 from samplers.target.variables import Variable, unchecked
 
 F64 = torch.float64
@@ -361,10 +366,19 @@ def test_the_evidence_is_the_same_however_a_variable_is_centred(degree):
     assert abs(result.log_evidence - float(Normal(ZERO, 6**0.5).log_prob(of(1.5)))) < 6.7 * result.error
 
 
+def test_the_evidence_is_of_the_prior_within_a_constraint():
+    """x ~ N(0, 1) above 0, y ~ N(x, 1): p(y) = 2 N(y; 0, 2) Phi(y/sqrt 2)."""
+    priors, above = {"x": Normal(ZERO, ONE)}, {"x": constraints.positive}
+    energy = model(priors, lambda v: Normal(v["x"], ONE).log_prob(of(-0.5)), constraints=above)
+    result = samplers.evidence(HMC, energy, chains=100, bridges=8, moves=2)
+    density = Normal(ZERO, 2**0.5).log_prob(of(-0.5)) + math.log(2) + scipy.stats.norm.logcdf(-(0.5**1.5))
+    assert abs(result.log_evidence - float(density)) < 6.7 * result.error
+
+
 @pytest.mark.parametrize(
     "priors, how, message",
     [
-        ({"x": Normal(ZERO, ONE)}, dict(constraints={"x": constraints.positive}), "cuts the prior of 'x'.*HalfNormal"),
+        ({"x": StudentT(ONE)}, dict(constraints={"x": constraints.positive}), "leaves of the prior of 'x'.*HalfNormal"),
         (RATE, dict(reference={"rate": Normal(-9 * ONE, ONE)}), "'rate' is outside of its support"),
         (RATE, dict(reference={"rate": Gamma(ONE.expand(2), ONE)}), r"and rate has the shape \(\)"),
         (RATE, dict(reference={"shape": Gamma(ONE, ONE)}), "with constraints, rate, and the reference is of shape"),
@@ -374,6 +388,49 @@ def test_a_reference_that_is_none_of_the_variables_is_refused(priors, how, messa
     energy = model(priors, lambda v: sum(v.values()), constraints=how.get("constraints"))
     with pytest.raises(RecipeError, match=message):
         samplers.evidence(HMC, energy, reference=how.get("reference"))
+
+
+# ---- what a constraint leaves of a prior
+
+OF_SCIPY = {Normal: scipy.stats.norm, Cauchy: scipy.stats.cauchy, Laplace: scipy.stats.laplace}
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+@pytest.mark.parametrize("m", [-30.0, -1.0, 0.7, 30.0])
+def test_the_mass_of_a_prior_within_a_constraint_is_that_of_scipy_in_both_tails(law, m):
+    prior, own = law(of(m), of(1.5)), OF_SCIPY[law](m, 1.5)
+    assert float(log_mass(prior, constraints.greater_than(2.0))) == pytest.approx(own.logsf(2), rel=1e-12)
+    assert float(log_mass(prior, constraints.less_than(-1.0))) == pytest.approx(own.logcdf(-1), rel=1e-12)
+    between = own.cdf(5) - own.cdf(2) if m > 2 else own.sf(2) - own.sf(5)
+    assert float(log_mass(prior, constraints.interval(2.0, 5.0))) == pytest.approx(math.log(between), rel=1e-12)
+    assert float(log_mass(prior, constraints.interval(-torch.inf, torch.inf))) == 0.0
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+def test_the_slope_of_the_mass_is_finite_far_out(law):
+    m = of(-200.0, 0.0, 200.0).requires_grad_()  # 0 is an end
+    for constraint in (constraints.positive, constraints.less_than(0.0), constraints.interval(-1.0, 2.0)):
+        (slope,) = torch.autograd.grad(log_mass(law(m, ONE), constraint).sum(), m)
+        assert slope.isfinite().all()
+        assert slope[1] != 0
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+@pytest.mark.parametrize("constraint", [constraints.positive, constraints.interval(-1.0, 0.5)], ids=str)
+def test_a_constraint_leaves_the_variables_before_with_their_prior(law, constraint):
+    """The integral of p(m) p(x | m) over the x within the constraint is p(m)."""
+    priors = {"m": Normal(ZERO, ONE), "x": lambda v: law(v["m"], ONE)}
+    energy = model(priors, lambda v: 0 * v["m"], constraints={"x": constraint})
+    z, weight = (torch.from_numpy(each) for each in np.polynomial.legendre.leggauss(400))
+    z, weight, map = 9 * z, 9 * weight, biject_to(constraint)
+
+    def density(m, z):
+        x = map(z)
+        return (energy.log_prior({"m": m, "x": x}) + map.log_abs_det_jacobian(z, x)).exp()
+
+    m = of(-2.0, 0.0, 1.5)
+    integral = vmap(lambda m: vmap(lambda z: density(m, z))(z) @ weight)(m)
+    torch.testing.assert_close(integral.log(), Normal(ZERO, ONE).log_prob(m), atol=1e-3, rtol=0)
 
 
 # ---- data by name
@@ -605,10 +662,10 @@ REFUSED = {
     "a vector that rises": (dict(constraints={"mu": ordered}), "is of 1 axes"),
     "a cut that varies": (
         dict(
-            priors={"mu": Normal(ZERO, ONE), "x": lambda v: Normal(v["mu"], 1.0)},
+            priors={"mu": Normal(ZERO, ONE), "x": lambda v: StudentT(3 * ONE, v["mu"])},
             constraints={"x": constraints.positive},
         ),
-        "not a constant",
+        "not a constant. Take a law of this support, or a Normal, Cauchy or Laplace law",
     ),
     "no upper end": (
         dict(priors={"mu": HalfNormal(ONE), "x": lambda v: Endless(v["mu"])}),

@@ -94,7 +94,7 @@ def evidence(
     moves: int = 4,
     repeat: int = 1,
     bridges: int | None = None,
-    step_size: float = 0.2,
+    step_size: Any = 0.2,
     scheme: Any = None,
     seed: int = 0,
     **parameters: Any,
@@ -115,7 +115,8 @@ def evidence(
     `data`: as for `sample`, on all data. `reference`: a distribution of torch of the target's shape, a quadratic
     Energy, or a dict of distributions by block or parameter name; of a `samplers.model` by default its prior, and
     chains move in free numbers. Chains move in coordinates in which a Gaussian reference is N(0, 1), so that one near
-    the posterior also serves as a preconditioner. `step_size`: the first step size of the pilot.
+    the posterior also serves as a preconditioner. `step_size`: the first step size of the pilot, a number or that of
+    `tune`.
 
     Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and a
     reference too far from exp(-U) for bridges.
@@ -136,7 +137,7 @@ def evidence(
     if bridges is not None:
         integer(where, "bridges", bridges, least=1)
     integer(where, "seed", seed, least=0)
-    number(where, "step_size", step_size, above=0)
+    step_size = number(where, "step_size", getattr(step_size, "step_size", step_size), above=0)  # the mean of Jittered
     step = _step(recipe, energy, scheme, repeat, parameters, where)
     law = reference_of(reference, recipe, energy, f"{where}, reference")
     energies = _energies(recipe, energy, data, law, where)

@@ -125,7 +125,7 @@ class PriorOf(Reference):
 
     def start(self, seed: int, chains: int, first_chain: int) -> Position:
         """Draws of the prior in free numbers, `(chains, numbers)`."""
-        return self.layout.z(self.model.starts(chains, seed, first_chain))
+        return self.layout.z(self.model.starts(chains, seed, first_chain, exact=True))
 
     def energy(self, target: Any) -> torch.Tensor:
         """-log of the prior at the variables of one chain, by name."""

@@ -143,9 +143,8 @@ class Model:
         """
         number = integer("model, prior", "draws", draws, least=1)
         (own,) = noise.seeds(integer("model, prior", "seed", seed, least=0), 1, PREDICTED, 1)
-        is_cut = any(one.constraint is not None for one in self.coordinates.variables.values())
         with seeded(own):
-            rows = torch.stack([_flat(self.draw(exact=True) if is_cut else self.draw()) for _ in range(number)])
+            rows = torch.stack([_flat(self._exact_draw()) for _ in range(number)])
         return Layout(self.shapes).by_name(rows[None])
 
     def predictive(self, draws: Mapping[str, torch.Tensor], *, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -162,19 +161,29 @@ class Model:
         """
         return predictive(self, draws, seed)
 
+    def _exact_draw(self) -> Mapping[str, torch.Tensor]:
+        """A draw of all variables within their constraints; refused where these are seldom met."""
+        is_cut = any(one.constraint is not None for one in self.coordinates.variables.values())
+        return self.draw(exact=True) if is_cut else self.draw()
+
     def check_prior(self, where: str, do: str) -> None:
-        """Refuses a constraint that cuts off a part of a prior that is not known."""
+        """Refuses a constraint that leaves of a prior what is not known."""
+        with seeded(0), unchecked:
+            values = self.draw()
         for name, variable in self.coordinates.variables.items():
-            if variable.constraint is not None:
-                what = f"a constraint cuts the prior of '{name}', and what is left of it does not integrate to 1"
+            if not variable.integrates_to_1(values):
+                what = f"the mass that the constraint leaves of the prior of '{name}' is not known"
                 raise RecipeError(where, what, do=f"Take a prior of this support, a HalfNormal say{do}.")
 
-    def starts(self, chains: int, seed: int, first_chain: int = 0) -> torch.Tensor:
-        """A draw of the priors for each chain, `(chains, numbers)`: a function of the seed and the chain's number."""
+    def starts(self, chains: int, seed: int, first_chain: int = 0, *, exact: bool = False) -> torch.Tensor:
+        """A draw of the priors for each chain, `(chains, numbers)`: a function of the seed and the chain's number.
+
+        Where a constraint is seldom met, a random value within it; refused if `exact`.
+        """
         draws = []
         for chain in range(first_chain, first_chain + chains):
             with seeded(seed_of(seed, chain + 1)):
-                draws.append(_flat(self.draw()))
+                draws.append(_flat(self._exact_draw() if exact else self.draw()))
         return torch.stack(draws)
 
 
@@ -192,8 +201,7 @@ class Joint:
 
     def log_prior(self, theta: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The log density of the variables under their priors."""
-        terms = [variable.law(theta).log_prob(theta[name]).sum() for name, variable in self.variables.items()]
-        return torch.stack(terms).sum()
+        return torch.stack([variable.log_density(theta) for variable in self.variables.values()]).sum()
 
     def _of_data(self, theta: Mapping[str, torch.Tensor], batch: tuple) -> torch.Tensor:
         terms = self.log_likelihood(ByName(theta), *batch)
@@ -237,12 +245,13 @@ def model(
     nan where a value is missing, beside quantities, `{"sum": function}`: `predictive` draws and computes them.
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
-    support of the prior or for `constraints` by variable, which truncate the prior without its constant. A variable
-    with a location m and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its
-    degree c in `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and
-    `init` are of the variables; without `init` every chain starts at a draw of the priors. Raises RecipeError for a
-    prior that is discrete or has no map, for a constraint that exceeds the support of the prior, or is of a variable
-    without a prior, and for a likelihood that fails at a draw of the priors.
+    support of the prior or for `constraints` by variable. These truncate the prior: its density is over the mass within
+    for Normal, Cauchy and Laplace laws between ends, and other laws have no such constant. A variable with a location m
+    and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its degree c in
+    `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and `init` are of the variables; without
+    `init` every chain starts at a draw of the priors. Raises RecipeError for a prior that is discrete or has no map,
+    for a constraint that exceeds the support of the prior, is of a variable without a prior, or whose mass varies and
+    is not known, and for a likelihood that fails at a draw of the priors.
 
     >>> from torch.distributions import HalfNormal, Normal
     >>> y = torch.tensor([1.0, 2.0, 4.0])

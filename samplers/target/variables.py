@@ -19,6 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
+from .truncation import TRUNCATED, log_mass
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -209,6 +210,17 @@ class Variable:
         """The prior, given the variables before."""
         return self.prior if isinstance(self.prior, Distribution) else self.prior(ByName(before))
 
+    def log_density(self, values: Values) -> torch.Tensor:
+        """The log density of the prior at the values of all variables, over its mass within the constraint if known."""
+        law = self.law(values)
+        density = law.log_prob(values[self.name]).sum()
+        mass = None if self.constraint is None else log_mass(law, self.constraint)
+        return density if mass is None else density - mass.sum()
+
+    def integrates_to_1(self, before: Values) -> bool:
+        """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
+        return self.constraint is None or log_mass(self.law(before), self.constraint) is not None
+
     def map(self, before: Values) -> Transform:
         """The map from free numbers to values of the variable, given the variables before."""
         if self.centred < 1:
@@ -303,10 +315,11 @@ class Variable:
         return law
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
-        """Refuse a constraint beyond the support of the prior, or on a prior that depends on other variables."""
-        if not isinstance(self.prior, Distribution):
-            what = "its prior depends on other variables, so that what a constraint cuts off is not a constant"
-            raise RecipeError(where, what, do="Leave the constraint out, or take a prior of this support.")
+        """Refuse a constraint beyond the support of the prior, or one whose mass varies and is not known."""
+        if not isinstance(self.prior, Distribution) and log_mass(law, constraint) is None:
+            what = "its prior depends on other variables, so that what the constraint leaves of it is not a constant"
+            advice = f"Take a law of this support, or a {TRUNCATED} law between ends, whose masses are known."
+            raise RecipeError(where, what, do=advice)
         shape = law.batch_shape + law.event_shape
         if len(shape) < constraint.event_dim:
             what = f"the constraint {constraint} is of {constraint.event_dim} axes, and the variable has the shape"
