@@ -218,16 +218,18 @@ class Tuner:
         A chain that the chosen step size holds where it is takes the state of another one.
         """
         theta = self.pilot.theta
+        is_copied = chains > len(theta)
+        if self.is_spent and not is_copied:
+            return
         h, repeat, words = self.guess, self.words, float(LONGEST)
         if self.trials:
             h, repeat = self.best.step_size, self.best.repeat
-            words = min(words, 2 / max(self.best.efficiency, 1 / LONGEST))  # their correlation is then e^-4
-        if chains > len(theta):
+            words = 2 / max(self.best.efficiency, 2 / LONGEST)  # of two effective draws: copies are then apart by e^-4
+        steps = LAST
+        if is_copied:
             self.pilot.theta = theta[torch.arange(chains, device=theta.device) % len(theta)]
             steps = LAST if self.is_spent else max(LAST, math.ceil(words / repeat))
-            self.pilot.run([jittered(h, repeat)], steps, repeat)
-        elif not self.is_spent:
-            self.pilot.run([jittered(h, repeat)], LAST, repeat)
+        self.pilot.run([jittered(h, repeat)], steps, repeat)
 
     @property
     def _wanted(self) -> float:
