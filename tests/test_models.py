@@ -20,6 +20,7 @@ from torch.distributions import (
     Dirichlet,
     Distribution,
     Gamma,
+    Gumbel,
     HalfCauchy,
     HalfNormal,
     Independent,
@@ -46,7 +47,7 @@ import samplers
 from recipe import RecipeError
 from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
-from samplers.target.truncation import log_mass
+from samplers.target.truncation import truncated
 from samplers.target.variables import Variable, unchecked
 
 F64 = torch.float64
@@ -399,18 +400,52 @@ OF_SCIPY = {Normal: scipy.stats.norm, Cauchy: scipy.stats.cauchy, Laplace: scipy
 @pytest.mark.parametrize("m", [-30.0, -1.0, 0.7, 30.0])
 def test_the_mass_of_a_prior_within_a_constraint_is_that_of_scipy_in_both_tails(law, m):
     prior, own = law(of(m), of(1.5)), OF_SCIPY[law](m, 1.5)
-    assert float(log_mass(prior, constraints.greater_than(2.0))) == pytest.approx(own.logsf(2), rel=1e-12)
-    assert float(log_mass(prior, constraints.less_than(-1.0))) == pytest.approx(own.logcdf(-1), rel=1e-12)
+    assert float(truncated(prior, constraints.greater_than(2.0)).log_mass()) == pytest.approx(own.logsf(2), rel=1e-12)
+    assert float(truncated(prior, constraints.less_than(-1.0)).log_mass()) == pytest.approx(own.logcdf(-1), rel=1e-12)
     between = own.cdf(5) - own.cdf(2) if m > 2 else own.sf(2) - own.sf(5)
-    assert float(log_mass(prior, constraints.interval(2.0, 5.0))) == pytest.approx(math.log(between), rel=1e-12)
-    assert float(log_mass(prior, constraints.interval(-torch.inf, torch.inf))) == 0.0
+    assert float(truncated(prior, constraints.interval(2.0, 5.0)).log_mass()) == pytest.approx(
+        math.log(between), rel=1e-12
+    )
+    assert float(truncated(prior, constraints.interval(-torch.inf, torch.inf)).log_mass()) == 0.0
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+@pytest.mark.parametrize("m", [-9.0, 0.4, 9.0])
+def test_draws_within_a_constraint_have_the_tail_of_scipy(law, m, monkeypatch):
+    u = np.linspace(0.001, 0.999, 101)
+    monkeypatch.setattr(torch, "rand", lambda *shape, **how: torch.from_numpy(u))
+    prior, own = law(of(m).expand(101), of(1.5)), OF_SCIPY[law](m, 1.5)
+    above, below, between = (
+        truncated(prior, constraint).draw().numpy()
+        for constraint in (constraints.greater_than(2.0), constraints.less_than(-1.0), constraints.interval(2.0, 5.0))
+    )
+    np.testing.assert_allclose(own.logsf(above), own.logsf(2) + np.log1p(-u), rtol=1e-9)
+    np.testing.assert_allclose(own.logcdf(below), own.logcdf(-1) + np.log1p(-u), rtol=1e-9)
+    tail = own.cdf if m > 2 else own.sf  # the one that is small there
+    share = (tail(between) - tail(2)) / (tail(5) - tail(2))
+    np.testing.assert_allclose(np.sort(share), u, rtol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+@pytest.mark.parametrize("law", OF_SCIPY)
+def test_a_draw_within_a_constraint_that_is_seldom_met_is_inside(law, dtype):
+    prior = law(torch.tensor([-1e3, -30.0, 5.0], dtype=dtype), torch.tensor(0.1, dtype=dtype))
+    for constraint in (constraints.positive, constraints.interval(torch.zeros(3), torch.tensor([1.0, 2.0, 3.0]))):
+        values = torch.stack([truncated(prior, constraint).draw() for _ in range(50)])
+        assert values.dtype == dtype and constraint.check(values).all()
+        assert biject_to(constraint).inv(values).isfinite().all()
+
+
+def test_a_variable_with_a_constraint_is_none_that_may_be_non_centred():
+    priors = {"m": Normal(ZERO, ONE), "x": lambda v: Normal(v["m"], ONE), "y": lambda v: Normal(v["m"], ONE)}
+    assert model(priors, lambda v: v["x"], constraints={"x": constraints.positive}).centred == {"y": 1.0}
 
 
 @pytest.mark.parametrize("law", OF_SCIPY)
 def test_the_slope_of_the_mass_is_finite_far_out(law):
     m = of(-200.0, 0.0, 200.0).requires_grad_()  # 0 is an end
     for constraint in (constraints.positive, constraints.less_than(0.0), constraints.interval(-1.0, 2.0)):
-        (slope,) = torch.autograd.grad(log_mass(law(m, ONE), constraint).sum(), m)
+        (slope,) = torch.autograd.grad(truncated(law(m, ONE), constraint).log_mass().sum(), m)
         assert slope.isfinite().all()
         assert slope[1] != 0
 
@@ -586,7 +621,7 @@ def test_predictions_ask_for_laws_and_for_draws_of_the_model():
     with pytest.raises(RecipeError, match="the run has others. Leave data out"):
         sample(SGLD, one, data=of(1, 2), batch_size=2, steps=1, step_size=0.1, progress=False)
     with pytest.raises(RecipeError, match="prior of 'mu' is not within its constraint. Take a prior with more"):
-        model({"mu": Normal(-9 * ONE, ONE)}, GAP, constraints={"mu": constraints.positive}).prior(3)
+        model({"mu": Gumbel(-9 * ONE, ONE)}, GAP, constraints={"mu": constraints.positive}).prior(3)
 
 
 class Scripted(Normal):

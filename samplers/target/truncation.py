@@ -1,53 +1,102 @@
-"""The mass that a prior has within a constraint."""
+"""Priors of one number within a constraint: their mass there, and draws."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributions import Cauchy, Distribution, Independent, Laplace, Normal
+from scipy.special import ndtri_exp
+from torch.distributions import Cauchy, Independent, Laplace, Normal
 from torch.distributions.constraints import Constraint, independent
 
-TRUNCATED = "Normal, Cauchy or Laplace"  # laws whose mass is known
+KNOWN = "Normal, Cauchy or Laplace"  # laws whose tails are
 
 
-def log_mass(law: Distribution, constraint: Constraint) -> torch.Tensor | None:
-    """log P(lower < X < upper) of every number X of a Normal, Cauchy or Laplace law; None for other laws or shapes.
+@dataclass(frozen=True)
+class Truncated:
+    """A Normal, Cauchy or Laplace law within an interval, of each number; `low`, `high`: None without an end.
 
-    With S(d) = P(X > m + d) about the centre m, and d_1 + d_2 >= 0, else both mirrored, log(S(d_1) - S(d_2)) is
-    log S(d_1) + log(1 - S(d_2)/S(d_1)), which cancels in neither tail.
-
-    >>> log_mass(Normal(torch.zeros(2), 1.0), torch.distributions.constraints.positive)
+    >>> positive = truncated(Normal(torch.zeros(2), 1.0), torch.distributions.constraints.positive)
+    >>> positive.log_mass()
     tensor([-0.6931, -0.6931])
+    >>> bool((positive.draw() > 0).all())
+    True
     """
+
+    law: Any
+    low: torch.Tensor | None
+    high: torch.Tensor | None
+
+    def log_mass(self) -> torch.Tensor:
+        """log P(low < X < high) of every number X.
+
+        With S(d) = P(X > m + d) about the centre m, and d_1 + d_2 >= 0, else both mirrored, log(S(d_1) - S(d_2)) is
+        log S(d_1) + log(1 - S(d_2)/S(d_1)), which cancels in neither tail.
+        """
+        if self.low is None:
+            return torch.zeros_like(self.law.loc) if self.high is None else self._log_tail(self.law.loc - self.high)
+        if self.high is None:
+            return self._log_tail(self.low - self.law.loc)
+        _, near, far = self._nearest()
+        log_near = self._log_tail(near)
+        return log_near + torch.log(-torch.expm1(self._log_tail(far) - log_near))
+
+    def draw(self) -> torch.Tensor:
+        """A draw by torch's generator: S(d) is uniform between those of the ends."""
+        if self.low is None and self.high is None:
+            return self.law.sample()
+        mirrored, near, far = self._nearest()
+        u = torch.rand(near.shape, dtype=torch.float64, device=near.device)
+        log_near, log_far = (self._log_tail(d).double() for d in (near, far))
+        away = self._where_tail_is(torch.logaddexp(log_near + (-u).log1p(), log_far + u.log())) - near.double()
+        away = away.clamp(min=torch.finfo(near.dtype).tiny).to(near)
+        return torch.where(mirrored, _or(self.high, math.inf, near) - away, _or(self.low, -math.inf, near) + away)
+
+    def _nearest(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Where the interval is mirrored about the centre, and its ends from there, d_1 + d_2 >= 0."""
+        m = self.law.loc
+        low, high = _or(self.low, -math.inf, m) - m, _or(self.high, math.inf, m) - m
+        mirrored = low + high < 0
+        return mirrored, torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
+
+    def _log_tail(self, d: torch.Tensor) -> torch.Tensor:
+        """log S(d)."""
+        scale = self.law.scale
+        if isinstance(self.law, Cauchy):
+            return torch.atan2(scale, d).log() - math.log(math.pi)
+        size = torch.where(d < 0, -d, d) / scale  # whose slope at 0 is that of the tail above
+        above = -size - math.log(2)
+        if isinstance(self.law, Normal):
+            size = size / 2**0.5
+            above = (torch.special.erfcx(size) / 2).log() - size.square()
+        return torch.where(d < 0, torch.log1p(-above.exp()), above)
+
+    def _where_tail_is(self, log_tail: torch.Tensor) -> torch.Tensor:
+        """The d of a log S(d)."""
+        scale = self.law.scale.double()
+        if isinstance(self.law, Cauchy):
+            return scale / torch.tan(math.pi * log_tail.exp())
+        if isinstance(self.law, Normal):
+            return -scale * torch.as_tensor(ndtri_exp(log_tail.cpu().numpy())).to(scale)
+        above = -(log_tail + math.log(2))
+        return scale * torch.where(above > 0, above, (-2 * torch.expm1(log_tail)).log())
+
+
+def truncated(law: Any, constraint: Constraint) -> Truncated | None:
+    """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
     while isinstance(law, Independent):
         law = law.base_dist
     while isinstance(constraint, independent):
         constraint = constraint.base_constraint
     bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
-    if not isinstance(law, Normal | Cauchy | Laplace) or bounds == [None, None]:
+    if type(law) not in (Normal, Cauchy, Laplace) or bounds == [None, None]:
         return None
-    low, high = (None if _is_infinite(bound) else torch.as_tensor(bound).to(law.loc) - law.loc for bound in bounds)
-    if low is None:
-        return torch.zeros_like(law.loc) if high is None else _log_tail(law, -high)
-    if high is None:
-        return _log_tail(law, low)
-    mirrored = low + high < 0
-    near, far = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
-    log_near = _log_tail(law, near)
-    return log_near + torch.log(-torch.expm1(_log_tail(law, far) - log_near))
+    return Truncated(law, *(None if _is_infinite(bound) else torch.as_tensor(bound).to(law.loc) for bound in bounds))
 
 
 def _is_infinite(bound: Any) -> bool:
     return bound is None or bool(torch.as_tensor(bound).isinf().all())
 
 
-def _log_tail(law: Any, away: torch.Tensor) -> torch.Tensor:
-    """log P(X > m + away) of a law that is symmetric about m."""
-    if isinstance(law, Cauchy):
-        return torch.atan2(law.scale, away).log() - math.log(math.pi)
-    d = torch.where(away < 0, -away, away) / law.scale  # whose slope at 0 is that of the tail above
-    above = -d - math.log(2)
-    if isinstance(law, Normal):
-        d = d / 2**0.5
-        above = (torch.special.erfcx(d) / 2).log() - d.square()
-    return torch.where(away < 0, torch.log1p(-above.exp()), above)
+def _or(end: torch.Tensor | None, infinite: float, like: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(like, infinite) if end is None else end.expand_as(like)

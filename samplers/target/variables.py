@@ -19,7 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
-from .truncation import TRUNCATED, log_mass
+from .truncation import KNOWN, Truncated, truncated
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -214,12 +214,16 @@ class Variable:
         """The log density of the prior at the values of all variables, over its mass within the constraint if known."""
         law = self.law(values)
         density = law.log_prob(values[self.name]).sum()
-        mass = None if self.constraint is None else log_mass(law, self.constraint)
-        return density if mass is None else density - mass.sum()
+        within = self._truncated(law)
+        return density if within is None else density - within.log_mass().sum()
 
     def integrates_to_1(self, before: Values) -> bool:
         """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
-        return self.constraint is None or log_mass(self.law(before), self.constraint) is not None
+        return self.constraint is None or self._truncated(self.law(before)) is not None
+
+    def _truncated(self, law: Distribution) -> Truncated | None:
+        """The prior within the constraint, where that has a known mass."""
+        return None if self.constraint is None else truncated(law, self.constraint)
 
     def map(self, before: Values) -> Transform:
         """The map from free numbers to values of the variable, given the variables before."""
@@ -237,8 +241,8 @@ class Variable:
         return without_end(self.prior.support) if isinstance(self.prior, Distribution) else None
 
     def is_hierarchical(self, before: Values) -> bool:
-        """Whether the prior has a location and a scale, and one of them depends on the variables before."""
-        if isinstance(self.prior, Distribution):
+        """Whether the prior has a location and a scale, one of which depends on others, and no constraint."""
+        if isinstance(self.prior, Distribution) or self.constraint is not None:
             return False
         with torch.enable_grad():
             law = self.law({name: x.detach().clone().requires_grad_() for name, x in before.items()})
@@ -246,11 +250,15 @@ class Variable:
             return map is not None and map(torch.ones(law.batch_shape + law.event_shape)).requires_grad
 
     def draw(self, before: Values, exact: bool = False) -> torch.Tensor:
-        """A draw of what the constraint leaves of the prior, each independent part drawn again until it is inside.
+        """A draw of what the constraint leaves of the prior.
 
-        Where that is rare, a random value inside; refused if `exact`.
+        Where the mass is not known, each independent part is drawn again until it is inside; where that is rare, it is
+        a random value inside; refused if `exact`.
         """
         law = self.law(before)
+        within = self._truncated(law)
+        if within is not None:
+            return within.draw()
         value = sample_of(law)
         if self.constraint is None:
             return value
@@ -316,9 +324,9 @@ class Variable:
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
         """Refuse a constraint beyond the support of the prior, or one whose mass varies and is not known."""
-        if not isinstance(self.prior, Distribution) and log_mass(law, constraint) is None:
+        if not isinstance(self.prior, Distribution) and truncated(law, constraint) is None:
             what = "its prior depends on other variables, so that what the constraint leaves of it is not a constant"
-            advice = f"Take a law of this support, or a {TRUNCATED} law between ends, whose masses are known."
+            advice = f"Take a law of this support, or a {KNOWN} law between ends, whose masses are known."
             raise RecipeError(where, what, do=advice)
         shape = law.batch_shape + law.event_shape
         if len(shape) < constraint.event_dim:
