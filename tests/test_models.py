@@ -436,6 +436,37 @@ def test_a_draw_within_a_constraint_that_is_seldom_met_is_inside(law, dtype):
         assert biject_to(constraint).inv(values).isfinite().all()
 
 
+@pytest.mark.parametrize("law", OF_SCIPY)
+def test_a_short_interval_has_the_mass_of_its_density_by_its_length(law):
+    """The rest is a share of the length by the scale, 1e-5 at most here."""
+    for dtype, rounding in ((torch.float32, 3e-6), (F64, 3e-7)):
+        low, high = torch.tensor([-0.5, 0.5, 2.0], dtype=dtype), torch.tensor([0.5, 1.0, 3.0], dtype=dtype)
+        scale = torch.tensor([[1e5], [1e7], [1e9]], dtype=dtype)
+        prior = law(torch.zeros_like(low), scale.requires_grad_())
+        mass = truncated(prior, constraints.interval(low, high)).log_mass()
+        torch.testing.assert_close(mass, prior.log_prob((low + high) / 2) + (high - low).log(), rtol=rounding, atol=0)
+        (slope,) = torch.autograd.grad(mass.sum(), scale)
+        torch.testing.assert_close(slope * scale, torch.full_like(scale, -3), rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+def test_the_ends_of_an_interval_are_numbers_of_the_dtype_of_its_prior(law):
+    of_thirds = truncated(law(of(40.0), of(1.0)), constraints.greater_than(40 + 1 / 3))
+    assert float(of_thirds.low) == 40 + 1 / 3
+    assert float(of_thirds.log_mass()) == pytest.approx(OF_SCIPY[law](40.0, 1.0).logsf(40 + 1 / 3), rel=1e-12)
+
+
+@pytest.mark.parametrize("law", OF_SCIPY)
+def test_a_draw_that_rounds_to_an_end_is_the_next_number_inside(law):
+    prior = law(torch.zeros(200, requires_grad=True), 1.0)
+    for low, high in ((1e4, 2e4), (0.5, 0.5 + 2**-23), (-2e4, -1e4)):
+        for constraint in (constraints.interval(low, high), constraints.greater_than(low), constraints.less_than(high)):
+            values = truncated(prior, constraint).draw()
+            assert not values.requires_grad
+            assert (values > getattr(constraint, "lower_bound", -math.inf)).all()
+            assert (values < getattr(constraint, "upper_bound", math.inf)).all()
+
+
 def test_a_variable_with_a_constraint_is_none_that_may_be_non_centred():
     priors = {"m": Normal(ZERO, ONE), "x": lambda v: Normal(v["m"], ONE), "y": lambda v: Normal(v["m"], ONE)}
     assert model(priors, lambda v: v["x"], constraints={"x": constraints.positive}).centred == {"y": 1.0}
@@ -695,6 +726,15 @@ REFUSED = {
     ),
     "another shape": (dict(constraints={"mu": constraints.simplex}), "is of 1 axes"),
     "a vector that rises": (dict(constraints={"mu": ordered}), "is of 1 axes"),
+    "no number inside": (dict(constraints={"mu": constraints.interval(1.0, 1.0)}), "no number between its ends"),
+    "ends of too many": (
+        dict(priors={"mu": FLAT}, constraints={"mu": constraints.interval(torch.zeros(2), torch.ones(2))}),
+        r"an end of its constraint has the shape \(2,\), and the variable \(3,\)",
+    ),
+    "an infinite end": (
+        dict(priors={"mu": FLAT}, constraints={"mu": constraints.interval(0.0, of(1.0, 1.0, math.inf))}),
+        "has an infinite end. Write constraints.greater_than",
+    ),
     "a cut that varies": (
         dict(
             priors={"mu": Normal(ZERO, ONE), "x": lambda v: StudentT(3 * ONE, v["mu"])},

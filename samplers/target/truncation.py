@@ -9,6 +9,9 @@ from scipy.special import ndtri_exp
 from torch.distributions import Cauchy, Independent, Laplace, Normal
 from torch.distributions.constraints import Constraint, independent
 
+from recipe.errors import RecipeError
+
+BOUNDS = ("lower_bound", "upper_bound")
 KNOWN = "Normal, Cauchy or Laplace"  # laws whose tails are
 
 
@@ -30,27 +33,44 @@ class Truncated:
     def log_mass(self) -> torch.Tensor:
         """log P(low < X < high) of every number X.
 
-        With S(d) = P(X > m + d) about the centre m, and d_1 + d_2 >= 0, else both mirrored, log(S(d_1) - S(d_2)) is
-        log S(d_1) + log(1 - S(d_2)/S(d_1)), which cancels in neither tail.
+        With S(d) = P(X > m + d) about the centre m: between two ends at one side of m, log S(d_1) plus the log of
+        1 - S(d_2)/S(d_1); with m between, the log of what lies within or of 1 less both tails. No difference cancels.
         """
-        if self.low is None:
-            return torch.zeros_like(self.law.loc) if self.high is None else self._log_tail(self.law.loc - self.high)
-        if self.high is None:
-            return self._log_tail(self.low - self.law.loc)
+        if self.low is None or self.high is None:
+            if self.low is None and self.high is None:
+                return torch.zeros_like(self.law.loc)
+            return self._log_tail(self.law.loc - self.high if self.low is None else self.low - self.law.loc)
+        scale = self.law.scale
         _, near, far = self._nearest()
+        width = (self.high - self.low) / scale
+        if isinstance(self.law, Cauchy):
+            return (torch.atan2(width, 1 + near / scale * (far / scale)) / math.pi).log()
+        inner = torch.where(near < 0, -near, far / 2)  # distances at both sides of m
+        tails = (self._log_tail(inner).exp() + self._log_tail(far).exp()).clamp(max=0.5)
+        within = (self._core(inner / scale) + self._core(far / scale)).log()
         log_near = self._log_tail(near)
-        return log_near + torch.log(-torch.expm1(self._log_tail(far) - log_near))
+        at_one_side = log_near + torch.log(-torch.expm1(self._fall(near, far, width)))
+        return torch.where(near < 0, torch.where(tails < 0.5, torch.log1p(-tails), within), at_one_side)
 
+    @torch.no_grad()
     def draw(self) -> torch.Tensor:
-        """A draw by torch's generator: S(d) is uniform between those of the ends."""
+        """A draw by torch's generator, strictly inside: S(d) is uniform between those of the ends."""
         if self.low is None and self.high is None:
             return self.law.sample()
-        mirrored, near, far = self._nearest()
+        low, high = (None if end is None else end.double() for end in (self.low, self.high))
+        fine = Truncated(type(self.law)(self.law.loc.double(), self.law.scale.double()), low, high)
+        mirrored, near, far = fine._nearest()
         u = torch.rand(near.shape, dtype=torch.float64, device=near.device)
-        log_near, log_far = (self._log_tail(d).double() for d in (near, far))
-        away = self._where_tail_is(torch.logaddexp(log_near + (-u).log1p(), log_far + u.log())) - near.double()
-        away = away.clamp(min=torch.finfo(near.dtype).tiny).to(near)
-        return torch.where(mirrored, _or(self.high, math.inf, near) - away, _or(self.low, -math.inf, near) + away)
+        log_near, log_far = fine._log_tail(near), fine._log_tail(far)
+        away = fine._where_tail_is(torch.logaddexp(log_near + (-u).log1p(), log_far + u.log())) - near
+        value = torch.where(mirrored, _or(high, math.inf, near) - away, _or(low, -math.inf, near) + away)
+        return self._inside(value.to(self.law.loc))
+
+    def _inside(self, value: torch.Tensor) -> torch.Tensor:
+        """The value, or where it has rounded to an end the next number inside."""
+        if self.low is not None:
+            value = value.maximum(_next(self.low, 1))
+        return value if self.high is None else value.minimum(_next(self.high, -1))
 
     def _nearest(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Where the interval is mirrored about the centre, and its ends from there, d_1 + d_2 >= 0."""
@@ -71,6 +91,19 @@ class Truncated:
             above = (torch.special.erfcx(size) / 2).log() - size.square()
         return torch.where(d < 0, torch.log1p(-above.exp()), above)
 
+    def _core(self, x: torch.Tensor) -> torch.Tensor:
+        """P(0 < (X - m)/s < x) of a Normal or Laplace law."""
+        return torch.erf(x / 2**0.5) / 2 if isinstance(self.law, Normal) else -torch.expm1(-x) / 2
+
+    def _fall(self, near: torch.Tensor, far: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+        """log S(d_2) - log S(d_1) of a Normal or Laplace law, d_1 >= 0: of a short interval the slope in its middle."""
+        if isinstance(self.law, Laplace):
+            return -width
+        x = (near / self.law.scale).clamp(min=0) + width / 2
+        slope = (2 / math.pi) ** 0.5 / torch.special.erfcx(x / 2**0.5)
+        short = width < torch.finfo(width.dtype).eps ** (1 / 3)  # where the rounding of the difference is more
+        return torch.where(short, -width * slope, self._log_tail(far) - self._log_tail(near))
+
     def _where_tail_is(self, log_tail: torch.Tensor) -> torch.Tensor:
         """The d of a log S(d)."""
         scale = self.law.scale.double()
@@ -82,16 +115,40 @@ class Truncated:
         return scale * torch.where(above > 0, above, (-2 * torch.expm1(log_tail)).log())
 
 
+def check_ends(constraint: Constraint, shape: torch.Size, where: str) -> None:
+    """Refuses an interval whose ends are not in order, not finite, or of other numbers than those of the shape."""
+    base = _base(constraint)
+    ends = [torch.as_tensor(getattr(base, bound)) for bound in BOUNDS if hasattr(base, bound)]
+    for end in ends:
+        if len(end.shape) > len(shape) or any(a not in (1, b) for a, b in zip(end.shape[::-1], shape[::-1])):
+            what = f"an end of its constraint has the shape {tuple(end.shape)}, and the variable {tuple(shape)}"
+            raise RecipeError(where, what, do="Give the ends as numbers, or one for each number of the variable.")
+    if not all(end.isfinite().all() for end in ends):
+        what = f"its constraint {base} has an infinite end"
+        do = "Write constraints.greater_than or less_than, in variables of their own where others have two ends."
+        raise RecipeError(where, what, do=do)
+    if len(ends) == 2 and not bool((ends[0] < ends[1]).all()):
+        what = f"its constraint {base} has no number between its ends"
+        raise RecipeError(where, what, do="Give the lower end first.")
+
+
 def truncated(law: Any, constraint: Constraint) -> Truncated | None:
     """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
     while isinstance(law, Independent):
         law = law.base_dist
-    while isinstance(constraint, independent):
-        constraint = constraint.base_constraint
-    bounds = [getattr(constraint, bound, None) for bound in ("lower_bound", "upper_bound")]
+    base = _base(constraint)
+    bounds = [getattr(base, bound, None) for bound in BOUNDS]
     if type(law) not in (Normal, Cauchy, Laplace) or bounds == [None, None]:
         return None
-    return Truncated(law, *(None if _is_infinite(bound) else torch.as_tensor(bound).to(law.loc) for bound in bounds))
+    how = dict(dtype=law.loc.dtype, device=law.loc.device)
+    return Truncated(law, *(None if _is_infinite(bound) else torch.as_tensor(bound, **how) for bound in bounds))
+
+
+def _base(constraint: Any) -> Any:
+    """The constraint of each number."""
+    while isinstance(constraint, independent):
+        constraint = constraint.base_constraint
+    return constraint
 
 
 def _is_infinite(bound: Any) -> bool:
@@ -100,3 +157,9 @@ def _is_infinite(bound: Any) -> bool:
 
 def _or(end: torch.Tensor | None, infinite: float, like: torch.Tensor) -> torch.Tensor:
     return torch.full_like(like, infinite) if end is None else end.expand_as(like)
+
+
+def _next(end: torch.Tensor, way: int) -> torch.Tensor:
+    """The number next to an end, upwards or downwards; next to 0 the least that is normal."""
+    beyond = end.nextafter(torch.full_like(end, way * math.inf))
+    return torch.where(end == 0, way * torch.finfo(end.dtype).tiny, beyond)

@@ -19,7 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
-from .truncation import KNOWN, Truncated, truncated
+from .truncation import KNOWN, Truncated, check_ends, truncated
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -278,6 +278,8 @@ class Variable:
         """Refuse a prior that is no density, or discrete, has no map, or contradicts the constraint."""
         where = f"model, {self.name!r}"
         law = self._checked_law(before, where)
+        if self.constraint is not None:
+            check_ends(self.constraint, law.batch_shape + law.event_shape, where)
         support = law.support  # some laws make it anew each time
         if support is not None and support.is_discrete:
             what = "its values are discrete, and chains move on a continuum"
