@@ -376,6 +376,20 @@ def test_the_evidence_is_of_the_prior_within_a_constraint():
     assert abs(result.log_evidence - float(density)) < 6.7 * result.error
 
 
+def test_numbers_in_rising_order_are_one_of_all_orders():
+    """Numbers of one law rise in one of n! orders; with other locations the mass is not known."""
+    rising = {"x": ordered}
+    energy = model({"x": Normal(of(1.0, 1.0), ONE)}, lambda v: v["x"], constraints=rising)
+    x = of(0.5, 2.0)
+    torch.testing.assert_close(energy.log_prior({"x": x}), Normal(ONE, ONE).log_prob(x).sum() + math.log(2))
+    energy.check_prior("evidence", "")
+    many = model({"x": Normal(torch.zeros(12), 1.0)}, lambda v: v["x"], constraints=rising)  # 12! orders
+    assert (many.prior(20)["x"].diff(dim=-1) > 0).all()
+    apart = model({"x": Normal(of(1.0, 2.0), ONE)}, lambda v: v["x"], constraints=rising)
+    with pytest.raises(RecipeError, match="leaves of the prior of 'x' is not known"):
+        apart.check_prior("evidence", "")
+
+
 @pytest.mark.parametrize(
     "priors, how, message",
     [

@@ -246,7 +246,8 @@ def model(
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
     support of the prior or for `constraints` by variable. These truncate the prior: its density is over the mass within
-    for Normal, Cauchy and Laplace laws between ends, and other laws have no such constant. A variable with a location m
+    for Normal, Cauchy and Laplace laws between ends, or of one such law in rising order, and other laws have no such
+    constant. A variable with a location m
     and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its degree c in
     `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and `init` are of the variables; without
     `init` every chain starts at a draw of the priors. Raises RecipeError for a prior that is discrete or has no map,

@@ -132,6 +132,19 @@ def check_ends(constraint: Constraint, shape: torch.Size, where: str) -> None:
         raise RecipeError(where, what, do="Give the lower end first.")
 
 
+def is_of_one_law(law: Any) -> bool:
+    """Whether the numbers along the last axis are independent and of one Normal, Cauchy or Laplace law.
+
+    >>> is_of_one_law(Normal(torch.zeros(3), 1.0)), is_of_one_law(Normal(torch.arange(3.0), 1.0))
+    (True, False)
+    """
+    while isinstance(law, Independent):
+        law = law.base_dist
+    if type(law) not in (Normal, Cauchy, Laplace) or not law.batch_shape:
+        return False
+    return all(bool((x == x[..., :1]).all()) for x in (law.loc, law.scale))
+
+
 def truncated(law: Any, constraint: Constraint) -> Truncated | None:
     """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
     while isinstance(law, Independent):

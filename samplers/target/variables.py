@@ -19,7 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
-from .truncation import KNOWN, Truncated, check_ends, truncated
+from .truncation import KNOWN, Truncated, check_ends, is_of_one_law, truncated
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -214,12 +214,15 @@ class Variable:
         """The log density of the prior at the values of all variables, over its mass within the constraint if known."""
         law = self.law(values)
         density = law.log_prob(values[self.name]).sum()
+        if self.is_sorted:
+            shape = law.batch_shape + law.event_shape
+            return density + shape[:-1].numel() * math.lgamma(shape[-1] + 1)  # one of n! orders rises
         within = self._truncated(law)
         return density if within is None else density - within.log_mass().sum()
 
     def integrates_to_1(self, before: Values) -> bool:
         """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
-        return self.constraint is None or self._truncated(self.law(before)) is not None
+        return self.constraint is None or self.is_sorted or self._truncated(self.law(before)) is not None
 
     def _truncated(self, law: Distribution) -> Truncated | None:
         """The prior within the constraint, where that has a known mass."""
@@ -240,6 +243,11 @@ class Variable:
             return without_end(self.constraint)
         return without_end(self.prior.support) if isinstance(self.prior, Distribution) else None
 
+    @cached_property
+    def is_sorted(self) -> bool:
+        """Whether the variable is of independent numbers of one law, in rising order."""
+        return self.constraint is ordered and isinstance(self.prior, Distribution) and is_of_one_law(self.prior)
+
     def is_hierarchical(self, before: Values) -> bool:
         """Whether the prior has a location and a scale, one of which depends on others, and no constraint."""
         if isinstance(self.prior, Distribution) or self.constraint is not None:
@@ -259,7 +267,7 @@ class Variable:
         within = self._truncated(law)
         if within is not None:
             return within.draw()
-        value = sample_of(law)
+        value = self._sample(law)
         if self.constraint is None:
             return value
         axes = max(self.constraint.event_dim, len(law.event_shape))  # of a part
@@ -267,12 +275,17 @@ class Variable:
             inside = self.constraint.check(value).reshape(*value.shape[: value.dim() - axes], -1).all(-1)
             if inside.all():
                 return value
-            value = torch.where(inside[(..., *[None] * axes)], value, sample_of(law))
+            value = torch.where(inside[(..., *[None] * axes)], value, self._sample(law))
         if exact:
             what = f"in {ATTEMPTS} draws the prior of '{self.name}' is not within its constraint"
             raise RecipeError("model, prior", what, do="Take a prior with more of its mass there.")
         map = self.map(before)
         return map(torch.rand(map.inverse_shape(value.shape), dtype=value.dtype, device=value.device))
+
+    def _sample(self, law: Distribution) -> torch.Tensor:
+        """A draw of the prior, whose numbers are sorted where any order is as probable."""
+        value = sample_of(law)
+        return value.sort(-1).values if self.is_sorted else value
 
     def check(self, before: Values) -> None:
         """Refuse a prior that is no density, or discrete, has no map, or contradicts the constraint."""
