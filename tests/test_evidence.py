@@ -267,6 +267,7 @@ def test_a_reference_that_is_none_is_refused(reference, message):
         (PSGLD, TARGETS["gaussian"], {}, "V adapt"),
         (RelativisticSGHMC, TARGETS["gaussian"], {}, "no path leads back"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"gama": 1.0}, "Did you mean 'gamma'"),
+        (UnderdampedLangevin, TARGETS["gaussian"], {"temperature": 2.0}, "temperature 1. Leave temperature out"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"chains": 3}, "chains is an integer >= 64"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"bridges": 0}, "bridges is an integer >= 1"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"moves": 0.5}, "moves is an integer >= 1"),
