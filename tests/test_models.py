@@ -376,6 +376,32 @@ def test_the_evidence_is_of_the_prior_within_a_constraint():
     assert abs(result.log_evidence - float(density)) < 6.7 * result.error
 
 
+WHOLE = {
+    "a turn": (lambda v: VonMises(v["m"], 2 * ONE), constraints.interval(-math.pi, math.pi)),
+    "another turn": (lambda v: VonMises(v["m"], 2 * ONE), constraints.interval(0.0, 2 * math.pi)),
+    "all numbers": (lambda v: StudentT(3 * ONE, v["m"]), constraints.real),
+    "all positive numbers": (lambda v: Gamma(v["m"].exp(), ONE), constraints.positive),
+    "all of several": (lambda v: Independent(Gamma(v["m"].exp().expand(2), ONE), 1), constraints.positive),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_constraint_that_cuts_nothing_leaves_a_prior_of_other_variables_whole(case):
+    law, constraint = WHOLE[case]
+    energy = model({"m": Normal(ZERO, ONE), "x": law}, lambda v: v["x"], constraints={"x": constraint})
+    energy.check_prior("evidence", "")
+    at = {"m": of(0.3)[0], "x": of(0.7).squeeze() if case != "all of several" else of(0.7, 1.5)}
+    torch.testing.assert_close(energy.log_prior(at), Normal(ZERO, ONE).log_prob(at["m"]) + law(at).log_prob(at["x"]))
+
+
+def test_draws_of_an_angle_are_within_the_turn_of_its_constraint():
+    """With the mean direction pi half of the draws are above it."""
+    turn = {"x": constraints.interval(0.0, 2 * math.pi)}
+    x = model({"x": VonMises(math.pi * ONE, 9 * ONE)}, lambda v: v["x"], constraints=turn).prior(200)["x"]
+    assert ((x > 0) & (x < 2 * math.pi)).all()
+    assert 60 < (x > math.pi).sum() < 140  # 100 +- 7
+
+
 def test_numbers_in_rising_order_are_one_of_all_orders():
     """Numbers of one law rise in one of n! orders; with other locations the mass is not known."""
     rising = {"x": ordered}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from scipy.special import ndtri_exp
-from torch.distributions import Cauchy, Independent, Laplace, Normal
+from torch.distributions import Cauchy, Independent, Laplace, Normal, VonMises
 from torch.distributions.constraints import Constraint, independent
 
 from recipe.errors import RecipeError
@@ -145,6 +145,31 @@ def is_of_one_law(law: Any) -> bool:
     return all(bool((x == x[..., :1]).all()) for x in (law.loc, law.scale))
 
 
+def leaves_all(constraint: Constraint, law: Any) -> bool:
+    """Whether the constraint has the ends of the support of the law, or of one turn of an angle.
+
+    >>> leaves_all(torch.distributions.constraints.interval(0.0, 2 * math.pi), VonMises(0.0, 1.0))
+    True
+    """
+    while isinstance(law, Independent):
+        law = law.base_dist
+    base, support = _base(constraint), _base(law.support)
+    own, whole = ([getattr(of, bound, None) for bound in BOUNDS] for of in (base, support))
+    if isinstance(law, VonMises):
+        low, high = own
+        turn = None if low is None or high is None else torch.as_tensor(high - low)
+        return turn is not None and bool(((turn - 2 * math.pi).abs() < 1e-5).all())
+    if own == [None, None]:
+        return base is support
+    return all((a is None) == (b is None) and (a is None or _is_equal(a, b)) for a, b in zip(own, whole))
+
+
+def turned(angle: torch.Tensor, constraint: Constraint | None) -> torch.Tensor:
+    """The angle by full turns at or above the lower end of a constraint with one."""
+    low = getattr(_base(constraint), BOUNDS[0], None)
+    return angle if low is None else low + (angle - low).remainder(2 * math.pi)
+
+
 def truncated(law: Any, constraint: Constraint) -> Truncated | None:
     """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
     while isinstance(law, Independent):
@@ -162,6 +187,10 @@ def _base(constraint: Any) -> Any:
     while isinstance(constraint, independent):
         constraint = constraint.base_constraint
     return constraint
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
 
 
 def _is_infinite(bound: Any) -> bool:

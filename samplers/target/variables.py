@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributions import Distribution, Transform, Wishart, biject_to, constraints
+from torch.distributions import Distribution, Transform, VonMises, Wishart, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
 from recipe.arguments import check_known, number
@@ -19,7 +19,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
-from .truncation import KNOWN, Truncated, check_ends, is_of_one_law, truncated
+from .truncation import KNOWN, Truncated, check_ends, is_of_one_law, leaves_all, truncated, turned
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -222,7 +222,10 @@ class Variable:
 
     def integrates_to_1(self, before: Values) -> bool:
         """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
-        return self.constraint is None or self.is_sorted or self._truncated(self.law(before)) is not None
+        if self.constraint is None or self.is_sorted:
+            return True
+        law = self.law(before)
+        return self._truncated(law) is not None or leaves_all(self.constraint, law)
 
     def _truncated(self, law: Distribution) -> Truncated | None:
         """The prior within the constraint, where that has a known mass."""
@@ -285,6 +288,8 @@ class Variable:
     def _sample(self, law: Distribution) -> torch.Tensor:
         """A draw of the prior, whose numbers are sorted where any order is as probable."""
         value = sample_of(law)
+        if isinstance(law, VonMises):  # torch draws it between -pi and pi
+            value = turned(value, self.constraint)
         return value.sort(-1).values if self.is_sorted else value
 
     def check(self, before: Values) -> None:
@@ -339,7 +344,8 @@ class Variable:
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
         """Refuse a constraint beyond the support of the prior, or one whose mass varies and is not known."""
-        if not isinstance(self.prior, Distribution) and truncated(law, constraint) is None:
+        is_known = truncated(law, constraint) is not None or leaves_all(constraint, law)
+        if not isinstance(self.prior, Distribution) and not is_known:
             what = "its prior depends on other variables, so that what the constraint leaves of it is not a constant"
             advice = f"Take a law of this support, or a {KNOWN} law between ends, whose masses are known."
             raise RecipeError(where, what, do=advice)
