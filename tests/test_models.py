@@ -793,6 +793,7 @@ REFUSED = {
         "is 2, not 1",
     ),
     "no density": (dict(priors={"mu": Flat(torch.zeros(2, dtype=F64), ONE)}), "integral of its prior"),
+    "a likelihood of another variable": (dict(log_likelihood=lambda v: v["nu"]), "no variable 'nu'"),
     "no likelihood": (dict(log_likelihood=3.0), "log likelihood is a function"),
     "no number of data": (dict(num_data=0), "num_data"),
 }
@@ -878,12 +879,7 @@ def test_a_model_that_is_none_is_refused(case):
         model(how.pop("priors"), how.pop("log_likelihood"), **how)
 
 
-def reads_another(v):
-    return v["nu"]
-
-
 BAD_RUNS = {
-    "a variable without a prior": (dict(energy=model({"mu": FLAT}, reads_another)), "no variable 'nu'"),
     "a tensor": (dict(init=torch.zeros(3)), "dict by variable"),
     "another variable": (dict(init={"nu": 0.0}), "no variable 'nu'"),
     "a likelihood that is no tensor": (

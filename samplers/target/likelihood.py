@@ -36,7 +36,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
     try:
         with unchecked, pairs:
             terms = log_likelihood(ByName(theta))
-    except (RecipeError, torch.linalg.LinAlgError):
+    except torch.linalg.LinAlgError:
         return
     except FAULTS as error:
         what = f"the log likelihood fails at a draw of the priors: {type(error).__name__}: {first_line(error)}"
