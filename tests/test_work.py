@@ -571,6 +571,8 @@ WARNED = {
     "a step size that is far too large": (
         dict(step_size=30.0), "4 of 4 chains .* have accepted none of 20 steps.* a smaller step size"),
     "a word that is no palindrome": (dict(step_size=30.0, scheme="A O B"), "a symmetric word, 'A O B O A' say"),
+    "a word that is symmetric after its noise": (
+        dict(step_size=30.0, scheme="O B A B"), "accepted none of 20 steps.* Take a smaller step size, or start"),
     "a chain that is where no step leads on": (
         dict(energy=lambda theta: torch.where(theta > 2, 100 * theta, theta).square().sum(), steps=120, step_size=0.3,
              init=torch.tensor([[0.0], [3.0]])), r"1 of 2 chains \(chain 1\) have accepted none of 120 steps"),

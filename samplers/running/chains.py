@@ -133,7 +133,10 @@ class Chains:
         if not still or (steps < MANY and len(still) < self.alive.sum()):
             return []
         which = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
-        less = "a smaller step size" if word.is_palindrome else f"a symmetric word, '{word.mirrored}' say"
+        after_noise = word.moves[1:] == word.moves[:0:-1]  # as B A B is after R
+        less = "a smaller step size"
+        if not (word.is_palindrome or after_noise):
+            less += f", a symmetric word, '{word.mirrored}' say"
         return [
             f"{self.where}: {len(still)} of {len(self)} chains ({which}) have accepted none of {steps} steps, and stay "
             f"where they are. Take {less}, or start elsewhere."
