@@ -11,6 +11,8 @@ from recipe import Energy, RecipeError, data_total, datum, total, vector
 from samplers import GHMC, HMC, MALA, SGHMC, SGLD, Metropolis, RandomisedHMC, UnderdampedLangevin, sample, tune
 from samplers.coordinates import Affine, Composed
 from samplers.target.targets import TARGETS
+from samplers.tuning import tuner
+from samplers.tuning.pilot import Trial
 
 F64 = torch.float64
 SITES = 10
@@ -224,6 +226,19 @@ def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right()
     assert widths.max() < 1.3 and widths.min() > 0.75
     draws = sample(HMC, gaussian, warmup=20, steps=100, seed=2, progress=False, **settings.arguments)
     assert CLAIMS["coordinates"].failures(scores_of(draws["theta"])) == {}
+
+
+@pytest.mark.parametrize("ratio, is_dense", [(0.8, True), (0.5, False)])
+def test_dense_coordinates_that_the_covariance_asks_for_are_taken_unless_they_are_clearly_worse(
+    ratio, is_dense, monkeypatch
+):
+    def trial(pilot, step_size, repeat, axes):
+        return Trial(step_size, repeat, 0.9, 0.1 if pilot.coordinates is None else 0.1 * ratio)
+
+    monkeypatch.setattr(tuner, "trial", trial)
+    correlated = Energy((x, y), U=(x**2 + y**2 - 1.8 * x * y) * 5)
+    settings = tune(HMC, correlated, init=torch.zeros(2, dtype=F64), metropolis=Metropolis(repeat=3))
+    assert ("coordinates" in settings.arguments) == is_dense
 
 
 def test_scales_are_kept_where_sites_are_independent():

@@ -22,7 +22,7 @@ from .tuner import APART, LONGEST, MET, Tuner
 FEWEST, MOST = 2, 200  # sites of a dense covariance
 WINDOWS = 3  # of dense coordinates, at most
 ALIKE = 3.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
-MORE = 1.25  # the least ratio of efficiencies, dense coordinates over scales, at which these are taken
+CHANCE = 1.4  # ratio of the efficiencies of two trials that chance may make, against what the covariance says
 
 
 def preconditioned(
@@ -58,7 +58,7 @@ def preconditioned(
         return plain
     dense = _dense(plain, parameters, held, where)
     dense.begin(repeat, plain.axis)
-    is_better = dense.best.efficiency >= MORE * plain.best.efficiency
+    is_better = CHANCE * dense.best.efficiency >= plain.best.efficiency
     if plain.r_hat > APART:  # sample sizes of chains apart tell nothing
         is_better = dense.r_hat < plain.r_hat
     best = dense if is_better else plain
