@@ -29,7 +29,7 @@ def agree(shown: str, printed: str) -> bool:
 
     The coordinate that a row is about, as `[1]` in `theta[1]`, may be another one: the worst of several.
     """
-    one, other = (re.split(r"([-+]?\d[\d.]*)", re.sub(r"\[\d+\]", "[]", text)) for text in (shown, printed))
+    one, other = (re.split(r"([-+]?\d[\d.]*)", re.sub(r"(?<=\w)\[\d+\]", "[]", text)) for text in (shown, printed))
     words = [" ".join(text.split()) for text in one[::2]] == [" ".join(text.split()) for text in other[::2]]
     return words and all(isclose(float(x), float(y), rel_tol=0.5, abs_tol=0.1) for x, y in zip(one[1::2], other[1::2]))
 

@@ -73,6 +73,7 @@ def test_an_output_that_is_shown_is_compared_by_its_words_and_the_size_of_its_nu
 def test_the_worst_coordinate_of_an_output_that_is_shown_may_be_another_one():
     assert agree("R-hat of theta[0] 1.004", "R-hat of theta[12] 1.005")
     assert not agree("R-hat of theta[0] 1.004", "R-hat of p[0] 1.004")
+    assert not agree("Matrix([[0]])", "Matrix([[7]])")
 
 
 OF_PYTHON = [page for page in GUIDES if blocks(page, "python")]

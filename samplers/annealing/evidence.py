@@ -138,7 +138,7 @@ def evidence(
         integer(where, "bridges", bridges, least=1)
     integer(where, "seed", seed, least=0)
     if "temperature" in parameters:
-        what = "the evidence is the integral of exp(-U), of the temperature 1"
+        what = "the evidence is the integral of exp(-U), at temperature 1"
         raise RecipeError(where, what, do="Leave temperature out. The integral of exp(-U/T) is that of the energy U/T.")
     step_size = number(where, "step_size", getattr(step_size, "step_size", step_size), above=0)  # the mean of Jittered
     step = _step(recipe, energy, scheme, repeat, parameters, where)

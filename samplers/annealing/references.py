@@ -147,7 +147,7 @@ def reference_of(reference: Any, recipe: Recipe, energy: Any, where: str) -> Ref
     if isinstance(reference, Energy):
         reference = _gaussian(reference, where)
     if isinstance(energy, Model) and reference is None:
-        energy.check_prior(where, ", or pass reference=")
+        energy.check_prior(where, "; with a reference= this mass is left out of the evidence")
         return PriorOf({}, Layout(energy.shapes, energy.coordinates), model=energy)
     parts = dict(reference) if isinstance(reference, Mapping) else {names[0]: reference}
     if isinstance(energy, Model) and not (energy.is_free and set(energy.centred.values()) <= {1.0}):

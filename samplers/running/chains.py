@@ -133,7 +133,8 @@ class Chains:
         if not still or (steps < MANY and len(still) < self.alive.sum()):
             return []
         which = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
-        after_noise = word.moves[1:] == word.moves[:0:-1]  # as B A B is after R
+        core = word.moves[1:]  # as B A B is after R
+        after_noise = len(core) > 2 and core == core[::-1] and word.moves[0] not in core
         less = "a smaller step size"
         if not (word.is_palindrome or after_noise):
             less += f", a symmetric word, '{word.mirrored}' say"

@@ -245,14 +245,14 @@ def model(
     nan where a value is missing, beside quantities, `{"sum": function}`: `predictive` draws and computes them.
 
     Chains move in free numbers: a positive variable by its log, others by the maps of torch's `biject_to`, for the
-    support of the prior or for `constraints` by variable. These truncate the prior: its density is over the mass within
-    for Normal, Cauchy and Laplace laws between ends, or of one such law in rising order, and other laws have no such
-    constant. A variable with a location m
-    and a scale s, of the variables before it, moves in z with theta = m + s^(1-c) (z - c m), by its degree c in
-    `centred`: 0 is non-centred, 1 the default, and the law is the same. Draws and `init` are of the variables; without
-    `init` every chain starts at a draw of the priors. Raises RecipeError for a prior that is discrete or has no map,
-    for a constraint that exceeds the support of the prior, is of a variable without a prior, or whose mass varies and
-    is not known, and for a likelihood that fails at a draw of the priors.
+    support of the prior or for `constraints` by variable. These truncate the prior. Its density is divided by the mass
+    within for Normal, Cauchy and Laplace laws between ends, and for independent numbers of one such law in increasing
+    order; for other laws it is not. A variable with a location m and a scale s, of the variables before it, moves in z
+    with theta = m + s^(1-c) (z - c m), by its degree c in `centred`: 0 is non-centred, 1 the default, and the law is
+    the same. Draws and `init` are of the variables; without `init` every chain starts at a draw of the priors. Raises
+    RecipeError for a prior that is discrete or has no map, for a constraint that exceeds the support of the prior, is
+    of a variable without a prior, or whose mass varies and is not known, and for a likelihood that fails at a draw of
+    the priors.
 
     >>> from torch.distributions import HalfNormal, Normal
     >>> y = torch.tensor([1.0, 2.0, 4.0])

@@ -12,12 +12,13 @@ from torch.distributions.constraints import Constraint, independent
 from recipe.errors import RecipeError
 
 BOUNDS = ("lower_bound", "upper_bound")
-KNOWN = "Normal, Cauchy or Laplace"  # laws whose tails are
+LAWS = (Normal, Cauchy, Laplace)  # whose tail probabilities are known
+NAMES = "Normal, Cauchy or Laplace"
 
 
 @dataclass(frozen=True)
 class Truncated:
-    """A Normal, Cauchy or Laplace law within an interval, of each number; `low`, `high`: None without an end.
+    """A Normal, Cauchy or Laplace law within an interval, of each number; `low` or `high` is None without that end.
 
     >>> positive = truncated(Normal(torch.zeros(2), 1.0), torch.distributions.constraints.positive)
     >>> positive.log_mass()
@@ -36,35 +37,41 @@ class Truncated:
         With S(d) = P(X > m + d) about the centre m: between two ends at one side of m, log S(d_1) plus the log of
         1 - S(d_2)/S(d_1); with m between, the log of what lies within or of 1 less both tails. No difference cancels.
         """
-        if self.low is None or self.high is None:
-            if self.low is None and self.high is None:
-                return torch.zeros_like(self.law.loc)
-            return self._log_tail(self.law.loc - self.high if self.low is None else self.low - self.law.loc)
+        if self.low is None:
+            return self._log_survival(self.law.loc - self.high)
+        if self.high is None:
+            return self._log_survival(self.low - self.law.loc)
         scale = self.law.scale
         _, near, far = self._nearest()
-        width = (self.high - self.low) / scale
         if isinstance(self.law, Cauchy):
-            return (torch.atan2(width, 1 + near / scale * (far / scale)) / math.pi).log()
+            unit = torch.maximum(scale, far).detach()  # of lengths: products of these stay finite
+            s, width = scale / unit, (self.high - self.low) / unit
+            return (torch.atan2(width * s, s.square() + near / unit * (far / unit)) / math.pi).log()
+        width = (self.high - self.low) / scale
         inner = torch.where(near < 0, -near, far / 2)  # distances at both sides of m
-        tails = (self._log_tail(inner).exp() + self._log_tail(far).exp()).clamp(max=0.5)
+        tails = (self._log_survival(inner).exp() + self._log_survival(far).exp()).clamp(max=0.5)
         within = (self._core(inner / scale) + self._core(far / scale)).log()
-        log_near = self._log_tail(near)
-        at_one_side = log_near + torch.log(-torch.expm1(self._fall(near, far, width)))
+        at_one_side = self._log_survival(near) + torch.log(-torch.expm1(self._log_ratio(near, far, width)))
         return torch.where(near < 0, torch.where(tails < 0.5, torch.log1p(-tails), within), at_one_side)
 
     @torch.no_grad()
     def draw(self) -> torch.Tensor:
         """A draw by torch's generator, strictly inside: S(d) is uniform between those of the ends."""
-        if self.low is None and self.high is None:
-            return self.law.sample()
         low, high = (None if end is None else end.double() for end in (self.low, self.high))
-        fine = Truncated(type(self.law)(self.law.loc.double(), self.law.scale.double()), low, high)
-        mirrored, near, far = fine._nearest()
+        law = type(self.law)(self.law.loc.double(), self.law.scale.double())
+        return self._inside(Truncated(law, low, high)._draw().to(self.law.loc))
+
+    def _draw(self) -> torch.Tensor:
+        m = self.law.loc
+        mirrored, near, far = self._nearest()
         u = torch.rand(near.shape, dtype=torch.float64, device=near.device)
-        log_near, log_far = fine._log_tail(near), fine._log_tail(far)
-        away = fine._where_tail_is(torch.logaddexp(log_near + (-u).log1p(), log_far + u.log())) - near
-        value = torch.where(mirrored, _or(high, math.inf, near) - away, _or(low, -math.inf, near) + away)
-        return self._inside(value.to(self.law.loc))
+        log_near, log_far = self._log_survival(near), self._log_survival(far)
+        d = self._inverse_survival(torch.logaddexp(log_near + (-u).log1p(), log_far + u.log()))
+        from_centre = torch.where(mirrored, m - d, m + d)
+        from_end = torch.where(
+            mirrored, _or(self.high, math.inf, m) - (d - near), _or(self.low, -math.inf, m) + d - near
+        )
+        return torch.where(near < 0, from_centre, from_end)  # whichever is nearer, for the rounding of the sum
 
     def _inside(self, value: torch.Tensor) -> torch.Tensor:
         """The value, or where it has rounded to an end the next number inside."""
@@ -79,7 +86,7 @@ class Truncated:
         mirrored = low + high < 0
         return mirrored, torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
 
-    def _log_tail(self, d: torch.Tensor) -> torch.Tensor:
+    def _log_survival(self, d: torch.Tensor) -> torch.Tensor:
         """log S(d)."""
         scale = self.law.scale
         if isinstance(self.law, Cauchy):
@@ -91,22 +98,9 @@ class Truncated:
             above = (torch.special.erfcx(size) / 2).log() - size.square()
         return torch.where(d < 0, torch.log1p(-above.exp()), above)
 
-    def _core(self, x: torch.Tensor) -> torch.Tensor:
-        """P(0 < (X - m)/s < x) of a Normal or Laplace law."""
-        return torch.erf(x / 2**0.5) / 2 if isinstance(self.law, Normal) else -torch.expm1(-x) / 2
-
-    def _fall(self, near: torch.Tensor, far: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
-        """log S(d_2) - log S(d_1) of a Normal or Laplace law, d_1 >= 0: of a short interval the slope in its middle."""
-        if isinstance(self.law, Laplace):
-            return -width
-        x = (near / self.law.scale).clamp(min=0) + width / 2
-        slope = (2 / math.pi) ** 0.5 / torch.special.erfcx(x / 2**0.5)
-        short = width < torch.finfo(width.dtype).eps ** (1 / 3)  # where the rounding of the difference is more
-        return torch.where(short, -width * slope, self._log_tail(far) - self._log_tail(near))
-
-    def _where_tail_is(self, log_tail: torch.Tensor) -> torch.Tensor:
-        """The d of a log S(d)."""
-        scale = self.law.scale.double()
+    def _inverse_survival(self, log_tail: torch.Tensor) -> torch.Tensor:
+        """The d of a log S(d), in float64."""
+        scale = self.law.scale
         if isinstance(self.law, Cauchy):
             return scale / torch.tan(math.pi * log_tail.exp())
         if isinstance(self.law, Normal):
@@ -114,11 +108,34 @@ class Truncated:
         above = -(log_tail + math.log(2))
         return scale * torch.where(above > 0, above, (-2 * torch.expm1(log_tail)).log())
 
+    def _core(self, x: torch.Tensor) -> torch.Tensor:
+        """P(0 < (X - m)/s < x) of a Normal or Laplace law."""
+        return torch.erf(x / 2**0.5) / 2 if isinstance(self.law, Normal) else -torch.expm1(-x) / 2
+
+    def _log_ratio(self, near: torch.Tensor, far: torch.Tensor, width: torch.Tensor) -> torch.Tensor:
+        """log S(d_2)/S(d_1) of a Normal or Laplace law, d_1 >= 0; of a short interval by the slope in its middle."""
+        if isinstance(self.law, Laplace):
+            return -width
+        x = (near / self.law.scale).clamp(min=0) + width / 2
+        slope = (2 / math.pi) ** 0.5 / torch.special.erfcx(x / 2**0.5)
+        short = width < torch.finfo(width.dtype).eps ** (1 / 3)  # where the rounding of the difference is more
+        return torch.where(short, -width * slope, self._log_survival(far) - self._log_survival(near))
+
+
+def truncated(law: Any, constraint: Constraint) -> Truncated | None:
+    """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
+    law, base = one_number(law), of_one_number(constraint)
+    bounds = [getattr(base, bound, None) for bound in BOUNDS]
+    if type(law) not in LAWS or bounds == [None, None]:
+        return None
+    return Truncated(law, *(_end(bound, law.loc) for bound in bounds))
+
 
 def check_ends(constraint: Constraint, shape: torch.Size, where: str) -> None:
     """Refuses an interval whose ends are not in order, not finite, or of other numbers than those of the shape."""
-    base = _base(constraint)
-    ends = [torch.as_tensor(getattr(base, bound)) for bound in BOUNDS if hasattr(base, bound)]
+    base = of_one_number(constraint)
+    bounds = [getattr(base, bound) for bound in BOUNDS if hasattr(base, bound)]
+    ends = [torch.as_tensor(bound, dtype=torch.float64) for bound in bounds]
     for end in ends:
         if len(end.shape) > len(shape) or any(a not in (1, b) for a, b in zip(end.shape[::-1], shape[::-1])):
             what = f"an end of its constraint has the shape {tuple(end.shape)}, and the variable {tuple(shape)}"
@@ -138,51 +155,44 @@ def is_of_one_law(law: Any) -> bool:
     >>> is_of_one_law(Normal(torch.zeros(3), 1.0)), is_of_one_law(Normal(torch.arange(3.0), 1.0))
     (True, False)
     """
-    while isinstance(law, Independent):
-        law = law.base_dist
-    if type(law) not in (Normal, Cauchy, Laplace) or not law.batch_shape:
+    law = one_number(law)
+    if type(law) not in LAWS or not law.batch_shape:
         return False
     return all(bool((x == x[..., :1]).all()) for x in (law.loc, law.scale))
 
 
-def leaves_all(constraint: Constraint, law: Any) -> bool:
+def cuts_nothing(constraint: Constraint, law: Any) -> bool:
     """Whether the constraint has the ends of the support of the law, or of one turn of an angle.
 
-    >>> leaves_all(torch.distributions.constraints.interval(0.0, 2 * math.pi), VonMises(0.0, 1.0))
+    >>> cuts_nothing(torch.distributions.constraints.interval(0.0, 2 * math.pi), VonMises(0.0, 1.0))
     True
     """
-    while isinstance(law, Independent):
-        law = law.base_dist
-    base, support = _base(constraint), _base(law.support)
+    law = one_number(law)
+    base, support = of_one_number(constraint), of_one_number(law.support)
     own, whole = ([getattr(of, bound, None) for bound in BOUNDS] for of in (base, support))
     if isinstance(law, VonMises):
         low, high = own
         turn = None if low is None or high is None else torch.as_tensor(high - low)
         return turn is not None and bool(((turn - 2 * math.pi).abs() < 1e-5).all())
     if own == [None, None]:
-        return base is support
+        return type(base) is type(support)
     return all((a is None) == (b is None) and (a is None or _is_equal(a, b)) for a, b in zip(own, whole))
 
 
-def turned(angle: torch.Tensor, constraint: Constraint | None) -> torch.Tensor:
+def wrapped(angle: torch.Tensor, constraint: Constraint | None) -> torch.Tensor:
     """The angle by full turns at or above the lower end of a constraint with one."""
-    low = getattr(_base(constraint), BOUNDS[0], None)
+    low = getattr(of_one_number(constraint), BOUNDS[0], None)
     return angle if low is None else low + (angle - low).remainder(2 * math.pi)
 
 
-def truncated(law: Any, constraint: Constraint) -> Truncated | None:
-    """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
+def one_number(law: Any) -> Any:
+    """The law of each number, of laws that are `Independent`."""
     while isinstance(law, Independent):
         law = law.base_dist
-    base = _base(constraint)
-    bounds = [getattr(base, bound, None) for bound in BOUNDS]
-    if type(law) not in (Normal, Cauchy, Laplace) or bounds == [None, None]:
-        return None
-    how = dict(dtype=law.loc.dtype, device=law.loc.device)
-    return Truncated(law, *(None if _is_infinite(bound) else torch.as_tensor(bound, **how) for bound in bounds))
+    return law
 
 
-def _base(constraint: Any) -> Any:
+def of_one_number(constraint: Any) -> Any:
     """The constraint of each number."""
     while isinstance(constraint, independent):
         constraint = constraint.base_constraint
@@ -190,11 +200,15 @@ def _base(constraint: Any) -> Any:
 
 
 def _is_equal(a: Any, b: Any) -> bool:
-    return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
+    b = torch.as_tensor(b)
+    return bool((torch.as_tensor(a, dtype=b.dtype) == b).all())
 
 
-def _is_infinite(bound: Any) -> bool:
-    return bound is None or bool(torch.as_tensor(bound).isinf().all())
+def _end(bound: Any, like: torch.Tensor) -> torch.Tensor | None:
+    """The end as numbers of this dtype, without a number read or copied from the host in a tape or a graph."""
+    if bound is None:
+        return None
+    return bound.to(like) if torch.is_tensor(bound) else torch.full_like(like, bound)
 
 
 def _or(end: torch.Tensor | None, infinite: float, like: torch.Tensor) -> torch.Tensor:

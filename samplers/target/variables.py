@@ -19,11 +19,11 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .normalisation import check_normalisation
-from .truncation import KNOWN, Truncated, check_ends, is_of_one_law, leaves_all, truncated, turned
+from .truncation import NAMES, check_ends, cuts_nothing, is_of_one_law, one_number, truncated, wrapped
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
-ATTEMPTS = 1000  # to draw a prior within a constraint: seven numbers rise in one of 5040 draws
+ATTEMPTS = 1000  # to draw a prior within a constraint of unknown mass
 PROBES = 32  # points at which a constraint and a support are compared
 
 Values = Mapping[str, torch.Tensor]  # of one chain, by variable
@@ -214,22 +214,31 @@ class Variable:
         """The log density of the prior at the values of all variables, over its mass within the constraint if known."""
         law = self.law(values)
         density = law.log_prob(values[self.name]).sum()
+        if self.constraint is None:
+            return density
+        return density - (self._own_log_mass if isinstance(self.prior, Distribution) else self._log_mass(law))
+
+    def _log_mass(self, law: Distribution) -> Any:
+        """The log of what the constraint leaves of the prior; 0 where this is not known."""
+        assert self.constraint is not None
         if self.is_sorted:
             shape = law.batch_shape + law.event_shape
-            return density + shape[:-1].numel() * math.lgamma(shape[-1] + 1)  # one of n! orders rises
-        within = self._truncated(law)
-        return density if within is None else density - within.log_mass().sum()
+            return -shape[:-1].numel() * math.lgamma(shape[-1] + 1)  # one of n! orders
+        within = truncated(law, self.constraint)
+        return 0.0 if within is None else within.log_mass().sum()
+
+    @cached_property
+    def _own_log_mass(self) -> float:
+        """That of a prior that depends on no other variable."""
+        assert isinstance(self.prior, Distribution)
+        return float(self._log_mass(self.prior))
 
     def integrates_to_1(self, before: Values) -> bool:
         """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
         if self.constraint is None or self.is_sorted:
             return True
         law = self.law(before)
-        return self._truncated(law) is not None or leaves_all(self.constraint, law)
-
-    def _truncated(self, law: Distribution) -> Truncated | None:
-        """The prior within the constraint, where that has a known mass."""
-        return None if self.constraint is None else truncated(law, self.constraint)
+        return truncated(law, self.constraint) is not None or cuts_nothing(self.constraint, law)
 
     def map(self, before: Values) -> Transform:
         """The map from free numbers to values of the variable, given the variables before."""
@@ -243,13 +252,15 @@ class Variable:
     def fixed_support(self) -> Constraint | None:
         """The constraint, or the support of a prior that depends on no other variable; else None."""
         if self.constraint is not None:
-            return without_end(self.constraint)
+            return self.constraint
         return without_end(self.prior.support) if isinstance(self.prior, Distribution) else None
 
     @cached_property
     def is_sorted(self) -> bool:
-        """Whether the variable is of independent numbers of one law, in rising order."""
-        return self.constraint is ordered and isinstance(self.prior, Distribution) and is_of_one_law(self.prior)
+        """Whether the variable is of independent numbers of one law, in increasing order."""
+        return (
+            isinstance(self.constraint, _Ordered) and isinstance(self.prior, Distribution) and is_of_one_law(self.prior)
+        )
 
     def is_hierarchical(self, before: Values) -> bool:
         """Whether the prior has a location and a scale, one of which depends on others, and no constraint."""
@@ -267,12 +278,12 @@ class Variable:
         a random value inside; refused if `exact`.
         """
         law = self.law(before)
-        within = self._truncated(law)
+        if self.constraint is None:
+            return self._sample(law)
+        within = truncated(law, self.constraint)
         if within is not None:
             return within.draw()
         value = self._sample(law)
-        if self.constraint is None:
-            return value
         axes = max(self.constraint.event_dim, len(law.event_shape))  # of a part
         for _ in range(ATTEMPTS):
             inside = self.constraint.check(value).reshape(*value.shape[: value.dim() - axes], -1).all(-1)
@@ -288,8 +299,8 @@ class Variable:
     def _sample(self, law: Distribution) -> torch.Tensor:
         """A draw of the prior, whose numbers are sorted where any order is as probable."""
         value = sample_of(law)
-        if isinstance(law, VonMises):  # torch draws it between -pi and pi
-            value = turned(value, self.constraint)
+        if isinstance(one_number(law), VonMises):  # torch draws it between -pi and pi
+            value = wrapped(value, self.constraint)
         return value.sort(-1).values if self.is_sorted else value
 
     def check(self, before: Values) -> None:
@@ -298,6 +309,8 @@ class Variable:
         law = self._checked_law(before, where)
         if self.constraint is not None:
             check_ends(self.constraint, law.batch_shape + law.event_shape, where)
+            if isinstance(self.prior, Distribution):
+                _ = self._own_log_mass  # computed outside of the energy
         support = law.support  # some laws make it anew each time
         if support is not None and support.is_discrete:
             what = "its values are discrete, and chains move on a continuum"
@@ -344,10 +357,10 @@ class Variable:
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
         """Refuse a constraint beyond the support of the prior, or one whose mass varies and is not known."""
-        is_known = truncated(law, constraint) is not None or leaves_all(constraint, law)
+        is_known = truncated(law, constraint) is not None or cuts_nothing(constraint, law)
         if not isinstance(self.prior, Distribution) and not is_known:
             what = "its prior depends on other variables, so that what the constraint leaves of it is not a constant"
-            advice = f"Take a law of this support, or a {KNOWN} law between ends, whose masses are known."
+            advice = f"Take a law of this support, or a {NAMES} law between ends, whose masses are known."
             raise RecipeError(where, what, do=advice)
         shape = law.batch_shape + law.event_shape
         if len(shape) < constraint.event_dim:
@@ -370,8 +383,8 @@ def without_end(support: Any) -> Any:
     base: Any = support
     while isinstance(base, constraints.independent):
         base = base.base_constraint
-    has_end = not torch.as_tensor(getattr(base, "upper_bound", 0.0)).isinf().all()
-    return support if has_end else constraints.greater_than(base.lower_bound)
+    is_endless = hasattr(base, "lower_bound") and torch.as_tensor(getattr(base, "upper_bound", 0.0)).isinf().all()
+    return constraints.greater_than(base.lower_bound) if is_endless else support
 
 
 def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str, Variable]:
@@ -388,5 +401,6 @@ def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str
         if not isinstance(constraint, Constraint):
             what = f"a constraint is one of torch.distributions.constraints, got {constraint!r}"
             raise RecipeError(f"{where}, {name!r}", what, do="Write constraints.positive.")
+        others[name] = without_end(constraint)
     degrees = {name: number(where, f"centred[{name!r}]", x, least=0, most=1) for name, x in degrees.items()}
     return {name: Variable(name, prior, others.get(name), degrees.get(name, 1.0)) for name, prior in priors.items()}

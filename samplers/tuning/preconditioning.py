@@ -1,4 +1,4 @@
-"""The choice of a preconditioner, a scale for each site or dense coordinates, by effective draws a gradient.
+"""The choice of a preconditioner: a scale for each site, or dense coordinates where draws are correlated.
 
 In dense coordinates the covariance of pilot draws, by a shrunk estimate, is the identity.
 """
@@ -22,7 +22,7 @@ from .tuner import APART, LONGEST, MET, Tuner
 FEWEST, MOST = 2, 200  # sites of a dense covariance
 WINDOWS = 3  # of dense coordinates, at most
 ALIKE = 3.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
-CHANCE = 1.4  # ratio of the efficiencies of two trials that chance may make, against what the covariance says
+CHANCE = 1.4  # ratio of efficiencies that chance makes of two tuners' trials, against what the covariance says
 
 
 def preconditioned(
@@ -34,7 +34,7 @@ def preconditioned(
     is_proper: bool,
     where: str,
 ) -> Tuner:
-    """The settled tuner, with scales or dense coordinates, of more effective draws a gradient, and its reason.
+    """The settled tuner, with scales or dense coordinates, and its reason.
 
     `held`: parameters that are kept; `repeat`: the words of a proposal, if these are known; `budget`: of gradients;
     `is_proper`: whether exp(-U/T) is known to have an integral.
@@ -59,14 +59,14 @@ def preconditioned(
     dense = _dense(plain, parameters, held, where)
     dense.begin(repeat, plain.axis)
     is_better = CHANCE * dense.best.efficiency >= plain.best.efficiency
-    if plain.r_hat > APART:  # sample sizes of chains apart tell nothing
+    if max(plain.r_hat, dense.r_hat) > APART:  # sample sizes of chains apart tell nothing
         is_better = dense.r_hat < plain.r_hat
     best = dense if is_better else plain
     best.pilot.runs, best.pilot.gradients = dense.pilot.runs, dense.pilot.gradients  # of both
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
     number = len(dense.later.flatten(0, 1))
     of_which = {
-        True: f"dense, by the shrunk covariance of {number} pilot draws: {worth}",
+        True: f"dense, by the shrunk covariance of {number} pilot draws, of condition {seen:.2g} before: {worth}",
         False: f"those of the energy: a dense map is worth {worth}",
     }
     best.reasons["coordinates"] = of_which[best is dense]

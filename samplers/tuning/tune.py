@@ -104,8 +104,9 @@ def tune(
 
     * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the ranges of
       draws and of gradients there; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the
-      identity, with every mass or preconditioner 1, where its condition in units of the scales is above 3, unless these
-      give clearly fewer effective draws a gradient. No coordinates are chosen where the parameter of scales is given;
+      identity, with every mass or preconditioner 1. These are tried where the condition number of the covariance, in
+      units of the scales, is above 3, and taken unless effective draws a gradient are fewer by a factor above 1.4. No
+      coordinates are chosen where the parameter of scales is given;
     * the friction of the momenta, or the rate at which these are drawn anew: the frequency of the widest direction;
     * the step size, and with momenta `Metropolis(repeat)`, the words of a proposal: for an acceptance of 57 % without
       momenta, with momenta for the most effective draws a gradient of the worst statistic; the step sizes of proposals

@@ -224,7 +224,7 @@ class Tuner:
         h, repeat, words = self.guess, self.words, float(LONGEST)
         if self.trials:
             h, repeat = self.best.step_size, self.best.repeat
-            words = 2 / max(self.best.efficiency, 2 / LONGEST)  # of two effective draws: copies are then apart by e^-4
+            words = 2 / max(self.best.efficiency, 2 / LONGEST)  # of two effective draws: copies correlate by e^-4
         steps = LAST
         if is_copied:
             self.pilot.theta = theta[torch.arange(chains, device=theta.device) % len(theta)]
