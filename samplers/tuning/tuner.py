@@ -92,7 +92,8 @@ class Tuner:
             self._window(words)
             if (self.units / units).log().abs().max() > math.log(2):  # the step size was of other units
                 self.guess = coarse(self.pilot, self._wanted, self.where)
-            stale = 0 if self.r_hat < FALLS * least else stale + 1
+            falls = self.r_hat < FALLS * least
+            stale = 0 if falls or words < LONGEST else stale + 1  # R-hat of a few draws from one start is low
             least = min(least, self.r_hat)
             if self.r_hat < MET and 2 * words > LONGEST:
                 break
