@@ -111,5 +111,5 @@ GALLERY = [
     Exhibit(by_site),
     Exhibit(configurational, 0.005),
     Exhibit(cut),
-    Exhibit(pairwise, 0.2, steps=10_000),
+    Exhibit(pairwise, steps=10_000),
 ]
