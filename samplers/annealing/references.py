@@ -14,6 +14,7 @@ from integrators.streams import REFERENCE
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
+from ..target.independent import constraint_of_each, law_of_each
 from ..target.layout import Layout
 from ..target.model import Model
 from ..target.potential import Position
@@ -215,9 +216,7 @@ def _check_law(name: str, law: Any, where: str) -> None:
 
 
 def _is_on_the_reals(support: Any) -> bool:
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support in (constraints.real, constraints.real_vector)
+    return constraint_of_each(support) in (constraints.real, constraints.real_vector)
 
 
 def _gaussian(energy: Energy, where: str) -> Distribution:
@@ -248,19 +247,13 @@ def _shape(law: Distribution) -> torch.Size:
     return law.batch_shape + law.event_shape
 
 
-def _base(law: Any) -> Any:
-    while isinstance(law, Independent):
-        law = law.base_dist
-    return law
-
-
 def _mean(law: Distribution) -> torch.Tensor:
-    return _base(law).loc
+    return law_of_each(law).loc
 
 
 def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     """The root of the covariance, or its transpose, times x, `(chains, *shape)`."""
-    base = _base(law)
+    base = law_of_each(law)
     if isinstance(base, Normal):
         return base.scale * x
     L = base.scale_tril
@@ -268,7 +261,7 @@ def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> 
 
 
 def _log_spread(law: Distribution) -> torch.Tensor:
-    base = _base(law)
+    base = law_of_each(law)
     if isinstance(base, Normal):
         return base.scale.double().log().sum()
     return base.scale_tril.double().diagonal(dim1=-2, dim2=-1).log().sum()

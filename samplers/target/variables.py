@@ -18,8 +18,9 @@ from recipe.arguments import check_known, number
 from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
+from .independent import constraint_of_each, law_of_each
 from .normalisation import check_normalisation
-from .truncation import NAMES, check_ends, cuts_nothing, is_of_one_law, one_number, truncated, wrapped
+from .truncation import NAMES, check_ends, cuts_nothing, is_of_one_law, truncated, wrapped
 
 TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
 GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
@@ -229,15 +230,14 @@ class Variable:
 
     @cached_property
     def _own_log_mass(self) -> float:
-        """That of a prior that depends on no other variable."""
+        """The log of what the constraint leaves of a prior that depends on no other variable."""
         assert isinstance(self.prior, Distribution)
         return float(self._log_mass(self.prior))
 
-    def integrates_to_1(self, before: Values) -> bool:
-        """Whether the density, given the variables before, is known to integrate to 1 within the constraint."""
+    def integrates_to_1(self, law: Distribution) -> bool:
+        """Whether the density of this prior is known to integrate to 1 within the constraint."""
         if self.constraint is None or self.is_sorted:
             return True
-        law = self.law(before)
         return truncated(law, self.constraint) is not None or cuts_nothing(self.constraint, law)
 
     def map(self, before: Values) -> Transform:
@@ -299,7 +299,7 @@ class Variable:
     def _sample(self, law: Distribution) -> torch.Tensor:
         """A draw of the prior, whose numbers are sorted where any order is as probable."""
         value = sample_of(law)
-        if isinstance(one_number(law), VonMises):  # torch draws it between -pi and pi
+        if isinstance(law_of_each(law), VonMises):  # torch draws it between -pi and pi
             value = wrapped(value, self.constraint)
         return value.sort(-1).values if self.is_sorted else value
 
@@ -357,8 +357,7 @@ class Variable:
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
         """Refuse a constraint beyond the support of the prior, or one whose mass varies and is not known."""
-        is_known = truncated(law, constraint) is not None or cuts_nothing(constraint, law)
-        if not isinstance(self.prior, Distribution) and not is_known:
+        if not isinstance(self.prior, Distribution) and not self.integrates_to_1(law):
             what = "its prior depends on other variables, so that what the constraint leaves of it is not a constant"
             advice = f"Take a law of this support, or a {NAMES} law between ends, whose masses are known."
             raise RecipeError(where, what, do=advice)
@@ -380,9 +379,7 @@ def without_end(support: Any) -> Any:
     >>> without_end(constraints.interval(torch.tensor(2.0), torch.tensor(torch.inf)))
     GreaterThan(lower_bound=2.0)
     """
-    base: Any = support
-    while isinstance(base, constraints.independent):
-        base = base.base_constraint
+    base = constraint_of_each(support)
     is_endless = hasattr(base, "lower_bound") and torch.as_tensor(getattr(base, "upper_bound", 0.0)).isinf().all()
     return constraints.greater_than(base.lower_bound) if is_endless else support
 
