@@ -171,7 +171,7 @@ class Model:
         with seeded(0), unchecked:
             values = self.draw()
         for name, variable in self.coordinates.variables.items():
-            if not variable.integrates_to_1(values):
+            if not variable.integrates_to_1(variable.law(values)):
                 what = f"the mass that the constraint leaves of the prior of '{name}' is not known"
                 raise RecipeError(where, what, do=f"Take a prior of this support, a HalfNormal say{do}.")
 
