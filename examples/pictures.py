@@ -57,6 +57,7 @@ def executed(page: Path, blocks: int | None = None) -> dict:
     """The names of a session of the Python blocks of a page, or of so many of them."""
     namespace: dict = {}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)[:blocks]:
+        # a page of this repository
         exec(compile(block, page.name, "exec"), namespace)
     return namespace
 

@@ -12,5 +12,6 @@ def load(source: str, filename: str) -> dict[str, Any]:
     """
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     namespace: dict[str, Any] = {}
+    # the text is of our printers: what a user declares reaches them as expressions, and names are checked
     exec(compile(source, filename, "exec"), namespace)
     return namespace
