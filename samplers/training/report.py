@@ -31,7 +31,10 @@ STILL = "Weights have not moved as far as the law is wide, so that draws hardly 
 SPREAD = "Weights are not of the law yet, or the step is too large: train on, or take a smaller lr."
 HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
 COLD = "Momenta are too cold: take a smaller lr, or look for what takes their noise, such as clipping."
-DATA = "Pass num_data=len(dataset): the minibatches of this loop are of so many data."
+DATA = (
+    "Pass num_data=len(dataset): the minibatches of this loop are of so many data. A loss that is a mean over parts of "
+    "each, such as tokens, is to be their sum."
+)
 SCALE = (
     "Is the gradient that of the mean loss of num_data data? A forgotten zero_grad, a loss that is a sum, or a step at "
     "its limit of stability heats so. "
