@@ -268,6 +268,91 @@ def test_both_optimizers_are_one_step(tmp_path, float32):
     assert (ends[0] - ends[1]).abs().max() < 1e-4
 
 
+# ---- text
+
+
+@pytest.fixture
+def text(monkeypatch, float32):
+    """The example on text, with a network that is narrow."""
+    import text as example
+
+    for name, value in {"WIDTH": 16, "BATCH": 4}.items():
+        monkeypatch.setattr(example, name, value)
+    return example
+
+
+def of_rows(rows):
+    """The numbers of the characters in one line; neighbouring rows share one."""
+    return torch.cat([rows[:, :-1].flatten(), rows[-1:, -1]])
+
+
+def test_no_paragraph_is_learned_from_and_tested_on(text):
+    """Topics of the documentation contain each other; rows lose at most 64 characters at the end of a part."""
+    data = text.Text.of(text.topics)
+    parts = [
+        {" ".join(own.split()) for own in "".join(data.alphabet[k] for k in of_rows(rows)).split("\n\n")}
+        for rows in (data.train, data.validation, data.test)
+    ]
+    assert all(len(part) > 200 for part in parts)
+    assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert text.paragraphs({"short": "a\n\nb", "long": "a\n\nc c\n\nd"}) == {"long": "a\n\nc c\n\nd", "short": "b"}
+
+
+def test_the_transformer_does_not_see_what_it_predicts(text):
+    network, rows = text.Transformer(7), torch.randint(7, (2, 64))
+    changed = rows.clone()
+    changed[:, 40] = (changed[:, 40] + 1) % 7
+    one, other = network(rows), network(changed)
+    assert torch.allclose(one[:, :40], other[:, :40], atol=1e-5)
+    assert (one[:, 40:] - other[:, 40:]).abs().amax((0, 2)).gt(1e-4).all()
+
+
+@pytest.mark.parametrize("name, moved", [("last layer", {"last"}), ("LoRA", {"thin", "back"})])
+def test_a_sampler_of_few_weights_begins_at_the_network_and_leaves_the_others(name, moved, text):
+    network, rows = text.Transformer(7), torch.randint(7, (8, 65))
+    before = network(rows[:, :-1])
+    text.SAMPLERS[name].of(network)
+    assert torch.equal(network(rows[:, :-1]), before)
+    start = {key: w.detach().clone() for key, w in network.named_parameters()}
+    optimizer = samplers.Optimizer(network.parameters(), "sghmc", lr=1e-3, num_data=8)
+    assert list(text.steps_of(network, optimizer, rows, seed=0, steps=3)) == [1, 2, 3]
+    changed = {key for key, w in network.named_parameters() if not torch.equal(w, start[key])}
+    assert changed == {key for key in start if moved & {*key.split(".")}} and len(changed) > 1
+
+
+def test_settings_on_text_are_chosen_on_text_that_is_not_tested_on(text):
+    """The better on the rows to choose by, the worse on the others."""
+    rows = torch.zeros(2, 65, dtype=torch.int64)
+    study = text.Study(text.Text("ab", rows, rows, rows), steps=30)
+
+    def run(lr):
+        if lr > 1:
+            raise RecipeError("run", "it has diverged")
+        p = torch.tensor([lr, 1 - lr], dtype=torch.float64).expand(128, 2)
+        p = torch.cat([p, p.flip(1)])
+        return text.Outcome(p, p)
+
+    lr, outcome, tried = study.best((0.2, 0.9, 0.5, 2.0), run)
+    assert lr == 0.9 and tried == pytest.approx({key: -np.log(key) for key in (0.2, 0.9, 0.5)})
+    assert study.scores(outcome).nll == pytest.approx(-np.log(0.1))
+
+
+def test_the_example_on_text_compares_samplers_with_their_controls(text, tmp_path, capsys):
+    """The NLL of averaged predictions is at most the mean of theirs; noise makes another run; files hold the table."""
+    rows = text.main(["--quick", "--runs", "2", "--out", str(tmp_path)])
+    nll = {(row["method"], row["temperature"]): [run["nll"] for run in row["runs"]] for row in rows}
+    assert len(nll) == len(rows) == 5 + len(text.SAMPLERS) + sum(sampler.control for sampler in text.SAMPLERS.values())
+    assert np.isfinite([x for own in nll.values() for x in own]).all()
+    (of_all,), plain = nll["ensemble, all steps each", None], nll["AdamW", None]
+    assert of_all < np.mean(plain) < np.log(103)
+    for name, sampler in text.SAMPLERS.items():
+        assert not sampler.control or set(nll[name, 1.0]).isdisjoint(nll[name, 0.0])
+    printed, table = capsys.readouterr().out, (tmp_path / "text.md").read_text()
+    assert table in printed and width(tmp_path / "text.png") > 700
+    assert text.main(["--table", str(tmp_path / "text.json")]) == json.loads(json.dumps(rows))
+    assert capsys.readouterr().out == table
+
+
 # ---- models in other languages
 
 
