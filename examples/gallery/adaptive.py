@@ -75,6 +75,6 @@ samadams = Recipe(
 GALLERY = [
     Exhibit(adagrad, 0.02, 40_000),
     Exhibit(rmsprop, 0.1, 20_000),
-    Exhibit(haario, 0.02, 40_000),
+    Exhibit(haario, 0.005, 400_000),
     Exhibit(samadams, 0.05, 40_000),
 ]

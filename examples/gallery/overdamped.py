@@ -179,7 +179,7 @@ GALLERY = [
     Exhibit(contour, 0.005, steps=100_000),
     Exhibit(rescaled, 0.01, steps=100_000),
     Exhibit(cir, 1.0, steps=2000),
-    Exhibit(wright_fisher, 0.005),
+    Exhibit(wright_fisher, 0.001),
     Exhibit(student, 0.005),
     Exhibit(von_mises, 0.02),
     Exhibit(reflected, 0.0005),
