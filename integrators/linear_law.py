@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # numpy, scipy and torch are imported where matrices are aske
 
 
 def is_affine(recipe: Recipe) -> bool:
-    """Whether steps are affine if grad U is: D, Q constant, H - U quadratic, no ends, one target."""
+    """Whether steps are affine if grad U is: D, Q constant, H - U quadratic, no ends, no sphere, one target."""
     ends = any(b.domain.wraps or b in recipe.reflected for b in recipe.state)
-    if recipe.adapted or recipe.jumps or recipe.latents or recipe.fields or ends:
+    if recipe.adapted or recipe.jumps or recipe.latents or recipe.fields or recipe.spheres or ends:
         return False
     if recipe.potential is None or len(recipe.targets) > 1:
         return False

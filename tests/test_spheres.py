@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from scipy.special import roots_genlaguerre
-from sympy import S, exp, expand, lambdify
+from sympy import S, exp, expand, lambdify, symbols
 
 import integrators
 from integrators import flow_rules, metropolis
@@ -35,8 +35,9 @@ from recipe import (
 )
 from recipe.algebra import vanishes
 from recipe.certificate.case import Case
-from recipe.certificate.integrals import marginal
+from recipe.certificate.integrals import marginal, normalisable_energy
 from recipe.declared import duration
+from recipe.domains import NAMED
 from recipe.sites import Sites
 from recipe.spheres import Projection
 from samplers import sample
@@ -51,6 +52,7 @@ MICROCANONICAL = Recipe(name="microcanonical", state=(theta, u), H=U, D={u: eta 
 HAMILTONIAN = dict(name="without-noise", state=(theta, u), H=U, D={}, Q={(u, theta): P / (n - 1)})
 kappa, mu = positive("kappa", default=2.0), real("mu", per=u)
 VON_MISES_FISHER = Recipe(name="von-mises-fisher", state=u, H=-kappa * total(mu * u), D={u: P})
+LANGEVIN = Recipe(name="langevin-on-a-sphere", state=u, H=potential(u), D={u: P})
 QUARTIC = Energy(theta, U=total((theta**2 - 1) ** 2 / 4 + theta / 3))
 
 
@@ -347,12 +349,21 @@ def test_the_configurational_temperature_on_a_sphere_is_that_of_the_law(T):
     assert average_of(on_sphere(even, 0 * even, 1.0)).error > 0.3  # of a law without mean and spread nothing is known
 
 
+@pytest.mark.parametrize("linear", [-2, 2])
+def test_an_energy_of_the_coordinates_of_a_sphere_is_normalisable(linear):
+    """Although it falls without end towards one side of the line."""
+    x, y, z = symbols("x y z", real=True)
+    energy = Energy((x, y, z), U=x**2 - 3 * y * z + linear * x)
+    assert normalisable_energy(energy, NAMED["sphere"]).verdict == "checked"
+    draws = sample(LANGEVIN, energy, init=torch.eye(3)[2], steps=10, step_size=0.1, progress=False)
+    assert draws["u"].norm(dim=-1).allclose(torch.ones(()))
+
+
 @pytest.mark.slow
 def test_the_report_of_a_run_on_a_sphere_has_its_temperature():
-    own = Recipe(name="langevin-on-a-sphere", state=u, H=potential(u), D={u: P})
     north = torch.eye(10)[9]
     settings = dict(init=north, chains=20, steps=1000, step_size=0.5, progress=False)
-    report = sample(own, lambda x: 4 * x[0] ** 2 - 2 * x[9], **settings).report()
+    report = sample(LANGEVIN, lambda x: 4 * x[0] ** 2 - 2 * x[9], **settings).report()
     (finding,) = (f for f in report if f.question == "configurational temperature")
     assert finding.ok is False and finding.value < finding.low
 

@@ -1,11 +1,12 @@
 """Tests whether exp(-H/T) has a finite integral: in charts with exponential tails, H must grow in every direction.
 
 In coordinates y a real coordinate is x = sinh y, a positive coordinate x = e^y, a bounded coordinate
-x = low + (high - low)/(1 + e^-y), and the energy is K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes
-e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on spheres |y| = r grows in proportion to r. Valleys of
-K, such as p = r of (p - r)^4, are followed outwards from sphere to sphere. The width of a valley counts too: of every
-valley in two coordinates, and in more coordinates of valleys along an axis, as of a common scale. A quadratic form of
-real coordinates is integrable iff its least eigenvalue is positive; a positive one, less a log and what is bounded, is.
+x = low + (high - low)/(1 + e^-y), as those of a point of the unit sphere between -1 and 1, and the energy is
+K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on
+spheres |y| = r grows in proportion to r. Valleys of K, such as p = r of (p - r)^4, are followed outwards from sphere
+to sphere. The width of a valley counts too: of every valley in two coordinates, and in more coordinates of valleys
+along an axis, as of a common scale. A quadratic form of real coordinates is integrable iff its least eigenvalue is
+positive; a positive one, less a log and what is bounded, is.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Abs, Add, Expr, Function, Max, Min, Mul, Pow, Symbol, atan, cos, exp, log, sin, sring, tanh
+from sympy import Abs, Add, Expr, Function, Max, Min, Mul, Pow, S, Symbol, atan, cos, exp, log, sin, sring, tanh
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
@@ -33,6 +34,7 @@ BEST = 24  # number of the best directions
 NOISE = 0.05  # tolerated rounding errors of K, in units of the radius
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # unit vectors (N, size), K there, and its rounding errors
 BOUNDED = (sin, cos, tanh, atan)
+ON_SPHERE = Domain("of a sphere", -S.One, S.One)
 WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
 
 
@@ -83,6 +85,7 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
     >>> growth((x - y)**4/4, {x: line, y: line}).is_integrable
     False
     """
+    domains = {z: ON_SPHERE if domain.is_sphere else domain for z, domain in domains.items()}
     different = _unlike(apart(H, domains), domains)
     groups = [_growth(energy, {z: domains[z] for z in zs}, temperature) for energy, zs in different]
     undecided = [g for g in groups if g.is_undecided]
