@@ -38,12 +38,12 @@ from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
-from .densities import log_ratio
 from .direction import DIRECTION, jump, left, over_sites, remembered, reversed_in_time, unsigned
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .flow_rules import kicked
 from .functions import Change
 from .jump import probability, solve_jump, turned
+from .path_densities import log_ratio
 from .split import Subsystem, split
 
 
