@@ -64,27 +64,28 @@ class Tapes:
         leaves, spec = _flat(arguments)
         if not all(_is_plain(x) for x in leaves):
             return function(*arguments)
-        form = (spec, torch.get_default_dtype(), *((x.shape, x.stride(), x.dtype) for x in leaves))
         if self.watch is not None and (change := self.watch.change):
             self._end(f"what it reads changes ({change})")
+        form = (spec, torch.get_default_dtype(), *((x.shape, x.stride(), x.dtype) for x in leaves))
         self.calls[form] += 1
-        count = self.calls[form] - CALLS
-        tape = self.tapes.get(form)
-        if tape is None:
+        since = self.calls[form] - CALLS
+        if form not in self.tapes:
             result = function(*arguments)
-            if count >= 0 and len(self.tapes) < FORMS:
+            if since >= 0 and len(self.tapes) < FORMS:
                 self._record(form, pure, arguments, result)
             return result
         try:
-            played = tape(leaves)
+            played = self.tapes[form](leaves)
         except OF_STATES:  # raised at some states, as by a matrix that is not positive
             return function(*arguments)
-        if count > FIRST and count % EVERY and count & (count - 1):
-            return played
-        result = function(*arguments)
+        is_beside = since <= FIRST or since % EVERY == 0 or since.bit_count() == 1
+        return self._checked(played, function(*arguments), since) if is_beside else played
+
+    def _checked(self, played: Any, result: Any, since: int) -> Any:
+        """The result of the function, after which no tape is played where that of the tape is another one."""
         if not _same(played, result):
             self.refusal = "it is another function than before"
-            if count > FIRST:
+            if since > FIRST:
                 warn(
                     f"sample, energy: its gradient at a state is another one than before, which up to {EVERY} calls "
                     "have had. Leave counters and random numbers out of it; change tensors that it reads in place."
