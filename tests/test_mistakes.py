@@ -287,9 +287,9 @@ LOOPS = {
     "dropout left on": (dict(dropout=0.5, **CALM), False, "without dropout"),
     "a little dropout": (dict(dropout=0.2, batch=100, **ON_BATCHES), False, "without dropout"),
     "clipped gradients": (dict(clip=0.01, **CALM), False, "Do not clip gradients"),
-    "the stability edge": (dict(data="orthonormal", step_size=0.136, C=5.0), False, "limit of stability"),
+    "the stability edge": (dict(data="orthonormal", step_size=0.136, C=1.0), False, "limit of stability"),
     "the stability edge, underdamped": (
-        dict(recipe=UnderdampedLangevin, data="orthonormal", step_size=0.138, gamma=5.0),
+        dict(recipe=UnderdampedLangevin, data="orthonormal", step_size=0.138, gamma=1.0),
         False,
         "limit of stability",
     ),
