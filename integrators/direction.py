@@ -37,7 +37,7 @@ def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
     """
     running = [a.name for a in recipe.adapted if a.name not in frozen]
     if running:
-        what = f"{', '.join(running)} adapt to the path, which has no time reversal"
+        what = f"its steps adapt {', '.join(running)} to the path, which has no time reversal"
         raise RecipeError(f"{recipe.name}, work", what, do=f"Freeze them: freeze=({', '.join(map(repr, running))},).")
     own = (DIRECTION, WORK, ACCEPTED)
     taken = {s.name for s in recipe.symbols} & {*(s.name for s in own), DERIVATIVES[0]}

@@ -628,7 +628,7 @@ def test_a_pole_of_the_energy_is_not_stepped_into(backend):
 
 REFUSED = {
     "minibatches": (dict(data=torch.ones(10), batch_size=2), "a minibatch has an estimate alone.*Leave batch_size out"),
-    "adaptations": (dict(recipe=PSGLD), r"V adapt to the path.*freeze=\('V',\)"),
+    "adaptations": (dict(recipe=PSGLD), r"its steps adapt V to the path.*freeze=\('V',\)"),
     "a path that does not lead back": (dict(recipe=RelativisticSGHMC), "work of 'R'.*no path leads back"),
     "a scope": (dict(scope="tensor"), "accepted as a whole"),
     "no direction": (dict(init={"theta": torch.ones(2), "direction": torch.tensor(0.5)}), "is 1 or -1"),
@@ -692,7 +692,7 @@ def test_a_step_says_which_flows_carry_work():
 @pytest.mark.parametrize(
     "recipe, settings, message",
     [
-        (PSGLD, {}, "V adapt to the path.*Freeze"),
+        (PSGLD, {}, "its steps adapt V to the path.*Freeze"),
         (UnderdampedLangevin, {"scheme": "Euler"}, "work of 'Euler'.*no density.*noise of its own"),
         (
             SGRHMC.bind(inverse_metric=lambda theta: 1 / (1 + theta**2)),
