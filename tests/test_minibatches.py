@@ -198,6 +198,7 @@ def test_a_place_survives_torch_save():
     assert epochs(again, 2) == epochs(batches, 2)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # where there is one core
 def test_workers_draw_ahead_and_the_place_after_the_batches_seen_is_known():
     def make():
         return Minibatches(Numbers(24), 2, seed=6)
