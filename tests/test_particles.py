@@ -22,6 +22,8 @@ from recipe import (
     total,
     vector,
 )
+from recipe.certificate import surfaces
+from recipe.certificate.case import Case
 from recipe.certificate.writing import written_out
 from recipe.operators import times
 from samplers import sample
@@ -160,6 +162,17 @@ def test_particles_are_to_be_two_more_than_sites(number, sites, verdict):
     """Of N <= d they stay in a plane; of N = d + 1 their simplex keeps its orientation."""
     reached = aldi(number).check(sites=sites)["reached"]
     assert reached.verdict == verdict and ("of 2 sites" in reached.answer) == (verdict == "checked")
+
+
+def test_the_normal_of_a_surface_where_D_vanishes_has_no_noise_along_it():
+    """Differences alone have it up to an angle, at which noise along the surface hides that none goes across."""
+    fields = surfaces._Fields(Case(ALDI, 1.0, (), {}).explicit)
+    at, k = surfaces._zeros(fields, 1.0, fields.segments)
+    assert len(k) > surfaces.POINTS
+    for c, way in zip(at.T, fields.segments.way.T[k], strict=True):
+        n = fields.along_kernel(c[:, None], fields.normal((c, way), fields.root))
+        D = fields.D(c[:, None]).reshape(6, 6)
+        assert abs(n @ n - 1) < 1e-12 and n @ D @ n < 1e-9 * D.trace()
 
 
 def test_a_number_beside_an_outer_product_reaches_all():

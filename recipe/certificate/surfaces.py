@@ -284,13 +284,25 @@ class _Fields:
 
     def is_wall(self, point: Point, field: Callable) -> bool:
         """Whether no chain crosses the surface at a point."""
-        n = self.normal(point, field)
         at = point[0][:, None]
+        n = self.normal(point, field)
+        n = self.along_kernel(at, n) if field == self.root else n
         curl = self.curl(at)[:, 0]
         if n[self.jumps].any() or not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
             return False
         distances = self.unit * DISTANCES * (1.0 if field == self.root else OF_ENERGY)
         return all(self.diverges(at + side * n[:, None] * distances, n) for side in (1.0, -1.0))
+
+    def along_kernel(self, at: np.ndarray, n: np.ndarray) -> np.ndarray:
+        """The part of a normal in the kernel of D at a point, of length 1; the normal where the part is not most of it.
+
+        D_nn = 0 asks for D n = 0, which the differences of a normal have up to an angle.
+        """
+        values, vectors = np.linalg.eigh(self.D(at).reshape(self.size, self.size))
+        kernel = vectors[:, values < TINY * values[-1]]
+        part = kernel @ (kernel.T @ n)
+        length = float(np.linalg.norm(part))
+        return part / length if length > 0.99 else n
 
     def is_still(self, point: Point, field: Callable) -> bool:
         """Whether neither noise nor curl moves a chain across the surface at a point."""
