@@ -332,16 +332,16 @@ class Study:
         """The scores on the text to test on."""
         labels = self.text.test[:, 1:].flatten()
         average, last = outcome.average[-len(labels) :], outcome.last[-len(labels) :]
-        wrong = outcome.report.wrong if outcome.report else ()
-        heat = [f.value for f in outcome.report or () if f.question.startswith("heat")]
+        report = outcome.report
+        findings = () if report is None else report.findings
         return Scores(
             negative_log_likelihood(average, labels),
             expected_calibration_error(average, labels),
             accuracy(average, labels),
             negative_log_likelihood(last, labels),
-            heat[0] if heat else None,
-            [f.question for f in wrong],
-            outcome.report.verdict if outcome.report else None,
+            next((f.value for f in findings if f.question.startswith("heat")), None),
+            [f.question for f in findings if f.ok is False],
+            None if report is None else report.verdict,
         )
 
     def best(self, rates: Sequence[float], run: Callable[[float], Any], outcome_of: Callable = lambda x: x) -> tuple:
@@ -502,8 +502,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         seconds = time.process_time() - started
         print(f"{row.method}, T = {row.temperature}, {seconds:.0f} s: lr {row.lr:g} of {row.tried}, NLL", end=" ")
         print(spread([run.nll for run in row.runs], 3), flush=True)
-        found = about | {"seconds": seconds, "rows": rows}
-        (options.out / "text.json").write_text(json.dumps(found, indent=1) + "\n")
+        (options.out / "text.json").write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
     print(table(rows))
     (options.out / "text.md").write_text(table(rows) + "\n")
     picture(options.out / "text.png", rows)

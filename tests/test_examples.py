@@ -347,10 +347,21 @@ def test_the_example_on_text_compares_samplers_with_their_controls(text, tmp_pat
     assert of_all < np.mean(plain) < np.log(103)
     for name, sampler in text.SAMPLERS.items():
         assert not sampler.control or set(nll[name, 1.0]).isdisjoint(nll[name, 0.0])
+    verdicts = {(row["method"] in text.SAMPLERS, run["verdict"] is None) for row in rows for run in row["runs"]}
+    assert verdicts == {(True, False), (False, True)}
+    assert not any(run["wrong"] for row in rows for run in row["runs"])  # of num_data, all that so few steps answer
     printed, table = capsys.readouterr().out, (tmp_path / "text.md").read_text()
     assert table in printed and width(tmp_path / "text.png") > 700
     assert text.main(["--table", str(tmp_path / "text.json")]) == json.loads(json.dumps(rows))
     assert capsys.readouterr().out == table
+
+
+def test_the_table_of_the_guide_to_training_is_of_the_text_run(text):
+    results = EXAMPLES.parent / "tests" / "benchmarks" / "results" / "2026-11-28-text.json"
+    found = json.loads(results.read_text())
+    page = (EXAMPLES / "guide" / "training.md").read_text()
+    assert text.table(found["rows"]) in page
+    assert f"Python {found['python']}" in page and f"{found['weights']:,} weights" in page
 
 
 # ---- models in other languages
