@@ -119,7 +119,8 @@ class CovarianceTransform(Transform):
 ordered = _Ordered()
 biject_to.register(_Ordered, lambda constraint: OrderedTransform())
 biject_to.register(constraints.positive_definite, lambda constraint: CovarianceTransform())
-biject_to.register(constraints.MixtureSameFamilyConstraint, lambda constraint: biject_to(constraint.base_constraint))
+if hasattr(constraints, "MixtureSameFamilyConstraint"):  # torch 2.7 takes the constraint of the components itself
+    biject_to.register(constraints.MixtureSameFamilyConstraint, lambda mixture: biject_to(mixture.base_constraint))
 
 
 class ByName(dict):
