@@ -264,7 +264,7 @@ def test_a_reference_that_is_none_is_refused(reference, message):
         (UnderdampedLangevin, lambda z: z[0] ** 2, {}, "no finite integral: U grows too slowly along coordinate 1"),
         (UnderdampedLangevin, lambda z: -(z**2).sum(), {}, "no finite integral"),
         (UnderdampedLangevin, lambda z: (z**2 + 0 * z.log()).sum(), {}, "not a number at .* draws of the reference"),
-        (PSGLD, TARGETS["gaussian"], {}, "V adapt"),
+        (PSGLD, TARGETS["gaussian"], {}, "steps adapt V"),
         (RelativisticSGHMC, TARGETS["gaussian"], {}, "no path leads back"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"gama": 1.0}, "Did you mean 'gamma'"),
         (UnderdampedLangevin, TARGETS["gaussian"], {"temperature": 2.0}, "temperature 1. Leave temperature out"),

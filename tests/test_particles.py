@@ -175,6 +175,15 @@ def test_the_normal_of_a_surface_where_D_vanishes_has_no_noise_along_it():
         assert abs(n @ n - 1) < 1e-12 and n @ D @ n < 1e-9 * D.trace()
 
 
+def test_a_surface_on_which_the_kernel_of_D_is_slanted_is_no_wall():
+    """D vanishes at x = 0 along (cos .1, sin .1): noise goes across."""
+    x, y = scalar("x"), scalar("y")
+    c, s = sympy.cos(0.1), sympy.sin(0.1)
+    D = {x: c**2 * x**2 + s**2, (x, y): c * s * (x**2 - 1), y: s**2 * x**2 + c**2}
+    slanted = Recipe(name="slanted", state=(x, y), target=(x, y), H=x**2 / 2 + y**2 / 2, D=D)
+    assert surfaces.wall(Case(slanted, 1.0, (), {}).explicit) is None
+
+
 def test_a_number_beside_an_outer_product_reaches_all():
     along = Recipe(name="along", state=theta, H=U, D={theta: gamma + outer(theta)})
     certificate = along.check(sites=5)

@@ -97,6 +97,7 @@ def test_a_draw_that_rounds_to_an_end_is_the_next_number_inside(law):
 
 @pytest.mark.parametrize("law", OF_SCIPY)
 def test_far_ends_leave_the_draws_of_a_law(law):
+    torch.manual_seed(0)
     values = truncated(law(torch.zeros(200, dtype=F64), ONE), constraints.interval(-1e17, 1e17)).draw()
     assert 0.3 < values.abs().median() < 2 and len(values.unique()) == 200
 
@@ -119,7 +120,8 @@ def test_a_model_within_constraints_is_played_from_a_tape():
 def test_an_interval_without_an_upper_end_is_that_above_its_lower_end():
     cuts = [constraints.positive, constraints.interval(0.0, math.inf)]
     one, other = (model({"x": Normal(ZERO, ONE)}, lambda v: v["x"], constraints={"x": cut}) for cut in cuts)
-    assert one.log_prior({"x": ONE}) == other.log_prior({"x": ONE}) == Normal(ZERO, ONE).log_prob(ONE) + math.log(2)
+    half = float(Normal(ZERO, ONE).log_prob(ONE)) + math.log(2)
+    assert [float(each.log_prior({"x": ONE})) for each in (one, other)] == pytest.approx([half, half], rel=1e-14)
 
 
 def test_a_variable_with_a_constraint_is_none_that_may_be_non_centred():

@@ -22,7 +22,7 @@ from ..marginal import Gaussian, eliminate_gaussians
 from ..random_points import random_value
 from ..results import VERDICTS, Finding
 from ..symbols import OPAQUE, Potential, Total, masked, total
-from . import surfaces, tails
+from . import ends, surfaces, tails
 from .case import STATES, Answer, Case
 from .definite import least_value
 from .explicit import Explicit
@@ -153,11 +153,15 @@ def normalisable_energy(energy: Energy, domain: Domain = NAMED["real"], *, tempe
     >>> normalisable_energy(Energy((x, y), U=(x - y)**2)).verdict
     'failed'
     """
-    coordinates = ", ".join(map(str, energy.coordinates))
-    failure = _flat_tail(energy.U, dict.fromkeys(energy.coordinates, domain), temperature)
-    return Finding(
-        f"exp(-U) is normalisable in {coordinates}", *(failure or ("by its tails", "checked")), "normalisable"
-    )
+    question = f"exp(-U) is normalisable in {', '.join(map(str, energy.coordinates))}"
+    if domain.is_sphere and ends.may_make_infinite(energy.U):
+        answer = "not decided: U may be infinite on the sphere", "open"
+    elif domain.is_sphere:
+        answer = "U is finite on the sphere, which has a finite area", "proved"
+    else:
+        failure = _flat_tail(energy.U, dict.fromkeys(energy.coordinates, domain), temperature)
+        answer = failure or ("by its tails", "checked")
+    return Finding(question, *answer, "normalisable")
 
 
 def marginal(case: Case) -> Answer:

@@ -27,6 +27,7 @@ BESIDE = 0.02  # distance of the sides of a surface that lines may join
 CROWD = 24  # number of states that are joined by lines
 POINTS = 3  # least number of points of a surface; all must be walls
 TINY = 1e-10  # least eigenvalue that counts as 0, relative to its median in the bulk
+SLANT = 0.03  # greatest angle by which a normal by differences is off
 NEAR = 1e-4  # distance from the surface at which its normal is taken
 DISTANCES = np.array([1e-3, 1e-2, 1e-1])  # distances at which the growth of 1/D towards it is taken
 OF_ENERGY = 0.1  # factor of the distances for the growth of H, whose normal need not be as accurate
@@ -294,15 +295,15 @@ class _Fields:
         return all(self.diverges(at + side * n[:, None] * distances, n) for side in (1.0, -1.0))
 
     def along_kernel(self, at: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """The part of a normal in the kernel of D at a point, of length 1; the normal where the part is not most of it.
+        """The part of a normal in the kernel of D at a point, of length 1; the normal itself where these differ.
 
-        D_nn = 0 asks for D n = 0, which the differences of a normal have up to an angle.
+        A normal by differences is off by a small angle. A wall has D n = 0.
         """
         values, vectors = np.linalg.eigh(self.D(at).reshape(self.size, self.size))
         kernel = vectors[:, values < TINY * values[-1]]
         part = kernel @ (kernel.T @ n)
         length = float(np.linalg.norm(part))
-        return part / length if length > 0.99 else n
+        return part / length if length > np.cos(SLANT) else n
 
     def is_still(self, point: Point, field: Callable) -> bool:
         """Whether neither noise nor curl moves a chain across the surface at a point."""

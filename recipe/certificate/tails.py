@@ -1,12 +1,12 @@
 """Tests whether exp(-H/T) has a finite integral: in charts with exponential tails, H must grow in every direction.
 
 In coordinates y a real coordinate is x = sinh y, a positive coordinate x = e^y, a bounded coordinate
-x = low + (high - low)/(1 + e^-y), as those of a point of the unit sphere between -1 and 1, and the energy is
-K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on
-spheres |y| = r grows in proportion to r. Valleys of K, such as p = r of (p - r)^4, are followed outwards from sphere
-to sphere. The width of a valley counts too: of every valley in two coordinates, and in more coordinates of valleys
-along an axis, as of a common scale. A quadratic form of real coordinates is integrable iff its least eigenvalue is
-positive; a positive one, less a log and what is bounded, is.
+x = low + (high - low)/(1 + e^-y), and the energy is K(y) = H(x(y))/T - log |dx/dy|: a tail |x|^-a becomes
+e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on spheres |y| = r grows in proportion to r. Valleys of
+K, such as p = r of (p - r)^4, are followed outwards from sphere to sphere. The width of a valley counts too: of every
+valley in two coordinates, and in more coordinates of valleys along an axis, as of a common scale. A quadratic form of
+real coordinates is integrable iff its least eigenvalue is positive; a positive one, less a log and what is bounded, is.
+A coordinate of a point of the unit sphere is bounded by -1 and 1.
 """
 
 from collections.abc import Callable, Iterable

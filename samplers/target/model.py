@@ -168,10 +168,12 @@ class Model:
 
     def check_prior(self, where: str, do: str) -> None:
         """Refuses a constraint that leaves of a prior what is not known."""
+        variables = self.coordinates.variables
         with seeded(0), unchecked:
             values = self.draw()
-        for name, variable in self.coordinates.variables.items():
-            if not variable.integrates_to_1(variable.law(values)):
+            laws = {name: one.law(values) for name, one in variables.items() if one.constraint is not None}
+        for name, law in laws.items():
+            if not variables[name].integrates_to_1(law):
                 what = f"the mass that the constraint leaves of the prior of '{name}' is not known"
                 raise RecipeError(where, what, do=f"Take a prior of this support, a HalfNormal say{do}.")
 

@@ -32,8 +32,8 @@ SPREAD = "Weights are not of the law yet, or the step is too large: train on, or
 HOT = "Momenta are too hot: take a smaller lr or larger batches, or train on."
 COLD = "Momenta are too cold: take a smaller lr, or look for what takes their noise, such as clipping."
 DATA = (
-    "Pass num_data=len(dataset): the minibatches of this loop are of so many data. A loss that is a mean over parts of "
-    "each, such as tokens, is to be their sum."
+    "Pass num_data=len(dataset): the minibatches of this loop are of so many data. Where a datum has several tokens, "
+    "let the loss be their sum, averaged over the data; of a mean over tokens num_data is the number of tokens."
 )
 SCALE = (
     "Is the gradient that of the mean loss of num_data data? A forgotten zero_grad, a loss that is a sum, or a step at "
