@@ -4,23 +4,23 @@
     python examples/text.py --table FILE # the table of a text.json, without training
 
 The text is the standard library's own documentation, `pydoc_data.topics`, which changes with the version of Python.
-A paragraph that stands in several topics is kept in the longest alone; of the topics, from the longest to the
-shortest, every sixth is to choose settings by, every sixth to test on, and the others to learn from. A network of two
-layers predicts each character from at most 64 before it. An example is a row of 64 characters, its loss the sum over
-them, and a sampler draws the weights theta from exp(-U/T), U = num_data * loss + |theta|^2/(2 * PRIOR), with num_data
-the number of rows.
+A paragraph of several topics is kept in the longest of them. Of the topics, from the longest to the shortest, every
+sixth serves to choose settings, every sixth to test, and the others to train. A network of two layers predicts each
+character from at most 64 before it. An example is a row of 64 characters, and its loss the sum over the row. Samplers
+draw the weights theta from exp(-U/T), U = num_data * loss + |theta|^2/(2 * PRIOR), where num_data counts the rows;
+pSGLD has this law for a frozen V alone.
 
-Every row of the table has the same number of steps, but the last of the ensembles. AdamW decays its lr along a cosine.
-Of its last third the other rows are alternatives, from the weights, moments and lr that it has by then: AdamW at this
-lr, whose weights are averaged, or whose predictions are; samplers at T = 1, of all weights, of the last layer, or of
-low-rank matrices added to those of the layers (LoRA), the others being frozen; and the same runs without noise, at
-T = 0. An ensemble has three networks of a third of the steps each, or of all steps each: these are the three runs of
-AdamW, of which there is one ensemble.
+Every row of the table has the same number of steps, but the second ensemble. AdamW decays its lr along a cosine. Other
+methods take the place of the last third of its steps, and begin at the weights that AdamW has there. Averages of
+weights, or of predictions, are of AdamW at a constant lr, with the moments from before. Samplers at T = 1 move all
+weights, the last layer, or matrices of low rank that are added to the layers (LoRA). Each sampler but SGNHT runs at
+T = 0 too, at the lr chosen for T = 1, as the control without noise. The first ensemble has three networks of a third of
+the steps each, the second the networks of AdamW of all seeds.
 
-The learning rates are those of the least NLL on the text to choose by, in the run of the first seed, of an ensemble
-that of its first network; the text to test on has no part in it. Scored are the average of the predictions of six
-draws, and the last weights alone. NLL is in nats of a character, ECE in 15 bins; numbers are means over seeds, +- their
-standard deviation.
+Learning rates are those of the least NLL on the validation text, in the run of the first seed: of averages that of the
+predictions, of the first ensemble that of its first network. The test text chooses nothing. Scores are of the average
+of the predictions of six draws, and of the last weights alone. NLL is in nats of a character, ECE in 15 bins; numbers
+are means over seeds, +- their standard deviation.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import samplers
 from recipe import RecipeError
 from samplers import Minibatches, Predictive
-from samplers.scores import accuracy, expected_calibration_error, negative_log_likelihood
+from samplers.scores import expected_calibration_error, negative_log_likelihood
 
 matplotlib.use("Agg")
 CONTEXT, WIDTH, HEADS, LAYERS, RANK = 64, 48, 4, 2, 4  # characters of a row, then of the network
@@ -79,7 +79,7 @@ class Text:
 
     @classmethod
     def of(cls, texts: dict[str, str]) -> "Text":
-        """The rows of texts by topic; each ends with the character with which the next begins."""
+        """The rows of texts by topic; the last character of a row is the first of the next row."""
         kept = sorted(filter(None, paragraphs(texts).values()), key=len, reverse=True)
         alphabet = "".join(sorted(set("".join(kept))))
         number = {character: k for k, character in enumerate(alphabet)}
@@ -184,6 +184,7 @@ class Sampler:
 
 RATES = (3e-5, 1e-4, 3e-4)
 ADAMW = (2e-3, 4e-3, 8e-3)
+CONSTANT = (0.5, 1.0, 2.0)  # lr of averages, in units of that of AdamW where they begin
 SAMPLERS = {
     "SGHMC": Sampler("sghmc", RATES, {"momentum": 0.9}),
     "SGNHT": Sampler("sgnht", RATES, {"momentum": 0.9}, control=False),  # at T = 0 the thermostat only brakes
@@ -215,11 +216,11 @@ class Trunk:
 
 
 def steps_of(
-    network: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor, seed: int, steps: int, first: int = 0
+    network: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor, seed: int, steps: int
 ) -> Iterator[int]:
-    """Train from step `first` to `steps`; yields the number of each step that has been made."""
+    """Train for a number of steps; yields the number of each step that has been made."""
     batches = Minibatches((rows[:, :-1], rows[:, 1:]), BATCH, seed=seed)
-    step = first
+    step = 0
     while step < steps:
         for x, y in batches:
             optimizer.zero_grad()
@@ -249,7 +250,7 @@ class Study:
         return torch.cat([self.text.validation, self.text.test])
 
     def adamw(self, lr: float, seed: int, steps: int, trunk_at: int = 0) -> tuple[Transformer, Trunk | None]:
-        """A network that AdamW has trained with an lr along a cosine, and what it was at a step before the end."""
+        """A network that AdamW trains with an lr along a cosine, and its trunk at a step before the end."""
         torch.manual_seed(seed)
         network, trunk = Transformer(len(self.text.alphabet)), None
         optimizer = torch.optim.AdamW(network.parameters(), lr=lr)
@@ -275,11 +276,12 @@ class Study:
             predictive.add(last[-1])
         return Outcome(predictive.probabilities, last[0].double().softmax(-1))
 
-    def averages(self, trunk: Trunk, seed: int) -> tuple[Outcome, Outcome]:
-        """AdamW at the lr of the trunk: the predictions of the average of its weights, and their average."""
+    def averages(self, trunk: Trunk, seed: int, factor: float) -> tuple[Outcome, Outcome]:
+        """AdamW at a factor times the lr of the trunk: by the average of its weights, and of its predictions."""
         network = deepcopy(trunk.network)
         optimizer = torch.optim.AdamW(network.parameters())
         optimizer.load_state_dict(trunk.state)
+        optimizer.param_groups[0]["lr"] = factor * trunk.lr
         mean = torch.optim.swa_utils.AveragedModel(network)
         outcome = self.walk(network, optimizer, seed, mean.update_parameters)
         p = logits_of(mean, self.asked).double().softmax(-1)
@@ -337,7 +339,6 @@ class Study:
         return Scores(
             negative_log_likelihood(average, labels),
             expected_calibration_error(average, labels),
-            accuracy(average, labels),
             negative_log_likelihood(last, labels),
             next((f.value for f in findings if f.question.startswith("heat")), None),
             [f.question for f in findings if f.ok is False],
@@ -351,12 +352,15 @@ class Study:
         for lr in rates:
             try:
                 made = run(lr)
+                nll = self.validation_nll(outcome_of(made))
             except RecipeError as error:  # a run has diverged
                 print(f"lr = {lr:g} is left out: {error}")
                 continue
-            tried[lr] = self.validation_nll(outcome_of(made))
-            if tried[lr] == min(tried.values()):
+            tried[lr] = nll
+            if nll == min(tried.values()):
                 best = lr, made
+        if not tried:
+            raise SystemExit(f"no run is left of lr = {', '.join(map(str, rates))}: give smaller ones")
         return *best, tried
 
 
@@ -366,7 +370,6 @@ class Scores:
 
     nll: float
     ece: float
-    accuracy: float
     nll_of_last: float
     heat: float | None
     wrong: list[str]
@@ -392,11 +395,15 @@ def rows_of(study: Study, seeds: Sequence[int], rates: Callable[[tuple], tuple])
     plain = [made, *(study.plain(lr, seed) for seed in seeds[1:])]
     trunks = [trunk for _, trunk in plain]
     yield Row("AdamW", None, steps, lr, tried, [scores(outcome) for outcome, _ in plain])
-    both = [study.averages(trunk, seed) for trunk, seed in zip(trunks, seeds)]
-    yield Row("AdamW, weights averaged", None, steps, lr, {}, [scores(weights) for weights, _ in both])
-    yield Row("AdamW, predictions averaged", None, steps, lr, {}, [scores(predictions) for _, predictions in both])
+    others = [*zip(trunks, seeds)][1:]
+    factor, made, tried = study.best(rates(CONSTANT), partial(study.averages, trunks[0], first), lambda made: made[1])
+    both = [made, *(study.averages(trunk, seed, factor) for trunk, seed in others)]
+    constant, of_lr = factor * trunks[0].lr, {key * trunks[0].lr: nll for key, nll in tried.items()}
+    yield Row("AdamW, weights averaged", None, steps, constant, {}, [scores(weights) for weights, _ in both])
+    runs = [scores(predictions) for _, predictions in both]
+    yield Row("AdamW, predictions averaged", None, steps, constant, of_lr, runs)
     together = Outcome(sum(outcome.average for outcome, _ in plain) / len(plain), plain[0][0].last)
-    of_all = Row("ensemble, all steps each", None, len(plain) * steps, lr, {}, [scores(together)])
+    of_all = Row(f"ensemble of {len(plain)}, all steps each", None, len(plain) * steps, lr, {}, [scores(together)])
     del plain, both
     lr, _, tried = study.best(rates(ADAMW), partial(study.ensemble, seed=first, members=1))
     runs = [scores(study.ensemble(lr, seed)) for seed in seeds]
@@ -405,7 +412,7 @@ def rows_of(study: Study, seeds: Sequence[int], rates: Callable[[tuple], tuple])
     for name, sampler in SAMPLERS.items():
         run = partial(study.sample, sampler)
         lr, made, tried = study.best(rates(sampler.rates), partial(run, temperature=1.0, trunk=trunks[0], seed=first))
-        runs = [scores(made), *(scores(run(lr, 1.0, trunk, seed)) for trunk, seed in [*zip(trunks, seeds)][1:])]
+        runs = [scores(made), *(scores(run(lr, 1.0, trunk, seed)) for trunk, seed in others)]
         yield Row(name, 1.0, steps, lr, tried, runs)
         if sampler.control:
             runs = [scores(run(lr, 0.0, trunk, seed)) for trunk, seed in zip(trunks, seeds)]
@@ -471,7 +478,7 @@ def picture(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Run the example; returns the rows of its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1200, help="of every run, default 1200")
+    parser.add_argument("--steps", type=int, default=1200, help="of every run, default 1200; heat needs 960")
     parser.add_argument("--runs", type=int, default=3, help="seeds of each method, default 3")
     parser.add_argument("--out", type=Path, default=Path("out/text"), help="folder for what is written")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} steps, one lr, little text: seconds")
@@ -483,7 +490,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         return rows
     steps = QUICK if options.quick else options.steps
     if steps < 30 or options.runs < 2:
-        parser.error("at least 30 steps, ten of them for draws, and 2 runs")
+        parser.error("at least 30 steps, the last third of which has six draws, and 2 runs")
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the tensors are small: threads would wait for each other
     started = time.process_time()
