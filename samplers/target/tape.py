@@ -66,7 +66,7 @@ class Tapes:
             return function(*arguments)
         if self.watch is not None and (change := self.watch.change):
             self._end(f"what it reads changes ({change})")
-        form = (spec, torch.get_default_dtype(), *((x.shape, x.stride(), x.dtype) for x in leaves))
+        form = (repr(spec), torch.get_default_dtype(), *((x.shape, x.stride(), x.dtype) for x in leaves))
         self.calls[form] += 1
         since = self.calls[form] - CALLS
         if form not in self.tapes:
