@@ -213,7 +213,7 @@ def main() -> None:
     row = {what: sum(numbers[what] for _, numbers in chains) for what in first[1]}
     again = chains[0][1]
     compiling = sum(first[1][what] - again[what] for what in ("tuning, s", "s"))
-    row["compilation, s"] = max(0.0, compiling)  # less than the chance of two long runs
+    row["compilation, s"] = max(0.0, compiling)  # where runs are long, the difference is chance
     print(json.dumps(row))
 
 
