@@ -105,7 +105,7 @@ CASES = {
     "double well": unadjusted(samplers.SGLD, "double-well", ((-4, 4),), step_size=0.04),
     "student": unadjusted(samplers.SGLD, "student", ((-400, 400),), step_size=0.4),
     "wide banana": unadjusted(samplers.SGLD, "wide banana", ((-8, 8), (-6, 34)), step_size=0.1),
-    "quartic, Langevin": unadjusted(LANGEVIN, "quartic", ((-6, 6),), step_size=0.4, scheme=WORD),
+    "quartic, Langevin": unadjusted(LANGEVIN, "quartic", ((-6, 6),), step_size=0.3, scheme=WORD),
     "double well, Langevin": unadjusted(LANGEVIN, "double-well", ((-4, 4),), step_size=0.2, scheme=WORD),
     "mean of minibatches": Case(
         samplers.SGLD, NORMAL, dict(step_size=5e-4, data=(NUMBERS,), batch_size=5), ((-1, 1),), normal_energy
@@ -120,7 +120,7 @@ CASES = {
     "robust mean of minibatches": Case(
         samplers.SGNHT,
         ROBUST,
-        dict(step_size=0.05, A=5.0, mu=0.1, data=(SPREAD,), batch_size=2),
+        dict(step_size=0.1, A=5.0, mu=0.1, data=(SPREAD,), batch_size=2),
         ((-3, 3),),
         robust_energy,
     ),
