@@ -282,7 +282,7 @@ LOOPS = {
         STILL,
     ),
     "num_data of another data set": (dict(num_data=20, batch=20, **CALM), False, "Pass num_data=len(dataset)"),
-    "num_data ten times": (dict(num_data=10 * N, batch=100, **ON_BATCHES), False, "such as tokens"),
+    "num_data ten times": (dict(num_data=10 * N, batch=100, **ON_BATCHES), False, "has several tokens"),
     "num_data of a part": (dict(num_data=180, batch=100, **ON_BATCHES), False, "Pass num_data=len(dataset)"),
     "dropout left on": (dict(dropout=0.5, **CALM), False, "without dropout"),
     "a little dropout": (dict(dropout=0.2, batch=100, **ON_BATCHES), False, "without dropout"),
