@@ -275,19 +275,22 @@ class _Fields:
         return bool(inner - outer > (across.shape[1] - 0.02) * np.log(far / near))
 
     def normal(self, point: Point, field: Callable) -> np.ndarray:
-        """The normal of the surface at a point: the direction in which a field grows fastest beside it."""
+        """The normal of the surface at a point: the direction in which a field grows fastest beside it.
+
+        Where the field is the root of the least eigenvalue of D, the kernel of D has it.
+        """
         c, across = point
         beside = (c + NEAR * self.unit * across / np.linalg.norm(across))[:, None]
         shifts = NEAR * self.unit * 1e-2 * np.eye(self.size)
         slope = field(beside + shifts) - field(beside - shifts)
         slope[abs(slope) < 1e-2 * abs(slope).max()] = 0.0  # of what else the field reads
-        return slope / max(float(np.linalg.norm(slope)), 1e-300)
+        n = slope / max(float(np.linalg.norm(slope)), 1e-300)
+        return self.along_kernel(c[:, None], n) if field == self.root else n
 
     def is_wall(self, point: Point, field: Callable) -> bool:
         """Whether no chain crosses the surface at a point."""
-        at = point[0][:, None]
         n = self.normal(point, field)
-        n = self.along_kernel(at, n) if field == self.root else n
+        at = point[0][:, None]
         curl = self.curl(at)[:, 0]
         if n[self.jumps].any() or not abs(curl @ n) <= 1e-2 * np.linalg.norm(curl):
             return False
