@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain, islice, repeat
 from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import fmean, stdev
@@ -219,17 +220,12 @@ def steps_of(
     network: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor, seed: int, steps: int
 ) -> Iterator[int]:
     """Train for a number of steps; yields the number of each step that has been made."""
-    batches = Minibatches((rows[:, :-1], rows[:, 1:]), BATCH, seed=seed)
-    step = 0
-    while step < steps:
-        for x, y in batches:
-            optimizer.zero_grad()
-            row_loss(network(x), y).backward()
-            optimizer.step()
-            step += 1
-            yield step
-            if step == steps:
-                return
+    epochs = repeat(Minibatches((rows[:, :-1], rows[:, 1:]), BATCH, seed=seed))
+    for step, (x, y) in enumerate(islice(chain.from_iterable(epochs), steps), start=1):
+        optimizer.zero_grad()
+        row_loss(network(x), y).backward()
+        optimizer.step()
+        yield step
 
 
 @dataclass(frozen=True)
@@ -269,12 +265,13 @@ class Study:
 
     def ensemble(self, lr: float, seed: int, members: int = MEMBERS) -> Outcome:
         """Networks of a share of the steps each; the last weights are those of the first of them."""
-        predictive, last = Predictive(), []
-        for member in range(members):
-            network, _ = self.adamw(lr, 1000 + MEMBERS * seed + member, self.steps // MEMBERS)
-            last.append(logits_of(network, self.asked))
-            predictive.add(last[-1])
-        return Outcome(predictive.probabilities, last[0].double().softmax(-1))
+        numbers = range(1000 + MEMBERS * seed, 1000 + MEMBERS * seed + members)
+        networks = [self.adamw(lr, number, self.steps // MEMBERS)[0] for number in numbers]
+        logits = [logits_of(network, self.asked) for network in networks]
+        predictive = Predictive()
+        for own in logits:
+            predictive.add(own)
+        return Outcome(predictive.probabilities, logits[0].double().softmax(-1))
 
     def averages(self, trunk: Trunk, seed: int, factor: float) -> tuple[Outcome, Outcome]:
         """AdamW at a factor times the lr of the trunk: by the average of its weights, and of its predictions."""
