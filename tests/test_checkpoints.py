@@ -539,10 +539,16 @@ def test_a_run_holds_no_semaphore_that_a_kill_would_leave(monkeypatch):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_in_a_log_is_a_line_every_ten_seconds(monkeypatch, terminal):
-    """Of 1000 steps in 100 seconds, with the words of that moment; on a terminal one line is written over and over."""
+    """Of 1000 steps in 100 seconds, with the words of that moment; on a terminal one line is written over and over.
+
+    A line of a log is whole, whatever the width of a terminal is.
+    """
     now, stream = 0.0, StringIO()
     monkeypatch.setattr("tqdm.std.time", lambda: now)
-    stream.isatty = lambda: terminal
+    stream.isatty, stream.fileno = lambda: terminal, lambda: 2
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((30, 20)))
+    monkeypatch.setenv("COLUMNS", "30")  # which tqdm 4.66 reads
+    monkeypatch.setenv("LINES", "20")
     monkeypatch.setattr(sys, "stderr", stream)
     with Bar("sghmc", 1000) as bar:
         for k in range(1000):

@@ -41,6 +41,8 @@ class Bar(tqdm):
         self.in_log = sys.stderr is not None and not sys.stderr.isatty()
         often = {"mininterval": LINES, "miniters": 1} if self.in_log else {}
         super().__init__(of, desc=what, total=total, disable=not shown or sys.stderr is None, unit=unit, **often)
+        if self.in_log:
+            self.ncols = None  # not the width of a terminal, at which tqdm cuts
 
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
