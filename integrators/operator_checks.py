@@ -10,7 +10,7 @@ from sympy import lambdify
 from recipe import Recipe
 from recipe import operators as declared
 from recipe.certificate.smoothness import jumps_beyond_rounding
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, first_line
 from recipe.operators import KINDS, Applied, Divergence, operators_of, parts
 
 from .operators import ROUNDING, AtStates, Dense, Field, Operator, value_of
@@ -151,7 +151,7 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             if isinstance(error, RecipeError):
                 raise
-            what = f"its functions cannot be evaluated: {str(error).splitlines()[0]}"
+            what = f"its functions cannot be evaluated: {first_line(error)}"
             raise RecipeError(where, what, do="They are torch functions of theta of one chain.") from error
 
 

@@ -46,6 +46,24 @@ def _again(kind, where, what, do):
     return kind(where, what, do=do)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of an error; of many errors it is empty.
+
+    >>> first_line(ValueError("one\\ntwo")), first_line(AssertionError())
+    ('one', '')
+    """
+    return next(iter(str(error).splitlines()), "")
+
+
+def in_short(error: BaseException) -> str:
+    """The type of an error and the first line of its message.
+
+    >>> in_short(ValueError("one\\ntwo"))
+    'ValueError: one'
+    """
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str:
     """A hint with the closest known names, at most `most`, or with all known names if none is close.
 

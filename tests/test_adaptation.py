@@ -91,6 +91,11 @@ def observing():
     return langevin(name="observing", D={p: c + W + s}, adapt=new)
 
 
+def refused(at):
+    """An observation that raises an error without a message."""
+    raise AssertionError
+
+
 def without_a_gradient():
     """A target that is wholly symbolic."""
     return Recipe(
@@ -452,6 +457,10 @@ MISTAKES = {
     "an observation that fails": (
         lambda: run(observing(), observe={"a": lambda at: at.item(), "b": torch.sum}),
         ["observe['a']", "a function of theta"],
+    ),
+    "an observation that fails without a message": (
+        lambda: run(observing(), observe={"a": refused, "b": torch.sum}),
+        ["observe['a']: AssertionError", "a function of theta"],
     ),
     "observations that are no dict": (
         lambda: run(observing(), observe=[abs]),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, in_short
 
 from ..backends.loading import load
 
@@ -71,9 +71,8 @@ def check_launches(where: str, device: torch.device) -> None:
         with on(device):
             Launch("probe", load(PROBE, "<sde-recipe probe>")["probe"], (1,), (out,), {})()
     except Exception as error:  # of the compiler, the driver, or the file system
-        fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         do = "Install a C compiler and Python's headers, set TRITON_CACHE_DIR to a folder of yours, or backend='torch'."
-        raise RecipeError(where, f"Triton launches no kernel on {device}: {fault}", do=do) from error
+        raise RecipeError(where, f"Triton launches no kernel on {device}: {in_short(error)}", do=do) from error
 
 
 def on(device: torch.device) -> AbstractContextManager:

@@ -12,7 +12,7 @@ from integrators import noise, streams
 from integrators.kernels.addresses import check_plain, plain
 from recipe import Recipe
 from recipe.arguments import check_known, number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError, did_you_mean, first_line
 
 from ..target.variables import seeded
 from .memory import check_fits
@@ -47,7 +47,7 @@ class Start:
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError, TypeError) as error:
-            what = f"{self.device!r} is not there ({str(error).splitlines()[0]})"
+            what = f"{self.device!r} is not there ({first_line(error)})"
             raise RecipeError("Start, device", what, do="Use 'cpu', or 'cuda' where torch sees a GPU.") from error
 
 

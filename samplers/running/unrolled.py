@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from integrators import noise
 from integrators.kernels import gpu
 from integrators.transfers import is_near
-from recipe.errors import warn
+from recipe.errors import in_short, warn
 
 from ..target.traced import agree
 from .chains import Chains
@@ -186,4 +186,4 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
                 return "its numbers differ"
         return ""
     except Exception as error:  # raised by the compiler, or for the lack of one
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return in_short(error)

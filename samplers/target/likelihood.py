@@ -10,10 +10,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from integrators.kernels.addresses import memory
-from recipe.errors import RecipeError, warn
+from recipe.errors import RecipeError, in_short, warn
 
 from .variables import ByName, Values, unchecked
-from .vectorised import first_line
 
 FAULTS = (RuntimeError, TypeError, IndexError, AttributeError)  # of a program, not of a state
 
@@ -39,7 +38,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
     except torch.linalg.LinAlgError:
         return
     except FAULTS as error:
-        what = f"the log likelihood fails at a draw of the priors: {type(error).__name__}: {first_line(error)}"
+        what = f"the log likelihood fails at a draw of the priors: {in_short(error)}"
         do = f"Compute with the variables of one chain: {in_words(theta)}."
         raise RecipeError("model", what, do=do) from error
     number = pairs.summed or (len(terms) if pairs.has(terms) else 0)

@@ -10,11 +10,10 @@ from torch.distributions import Distribution, constraints
 from integrators import noise
 from integrators.streams import PREDICTED
 from recipe.arguments import integer
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, first_line, in_short
 
 from .likelihood import in_words
 from .variables import ByName, Values, seeded, unchecked
-from .vectorised import first_line
 
 LAW = "Write {'y': (lambda v: Normal(v['mu'], 1.0), y)}, or without data {'sum': lambda v: v['a'] + v['b']}."
 
@@ -109,7 +108,7 @@ class Observed:
         except RecipeError:
             raise
         except Exception as error:  # raised by the caller's function
-            what = f"its function fails: {type(error).__name__}: {first_line(error)}"
+            what = f"its function fails: {in_short(error)}"
             do = f"Compute with {in_words(theta)}."
             raise RecipeError(f"model, {name!r}", what, do=do) from error
 

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from integrators.kernels.addresses import memory
-from recipe.errors import warn
+from recipe.errors import in_short, warn
 
-from .vectorised import OF_STATES, first_line
+from .vectorised import OF_STATES
 from .watch import Watch
 
 CALLS = 64  # of one form, before a tape is made: it costs about twenty
@@ -107,7 +107,7 @@ class Tapes:
             self.refusal = str(error)
         except Exception as error:  # raised by the function, at these states perhaps, or by the interpreter
             self.calls[form] = 0
-            self._fail(f"{type(error).__name__}: {first_line(error)}")
+            self._fail(in_short(error))
 
     def _end(self, reason: str) -> None:
         """Ends all tapes; others are made after as many calls as at first."""

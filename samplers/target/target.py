@@ -14,7 +14,7 @@ from integrators.step import Step
 from integrators.streams import BATCH
 from recipe import Energy, Recipe
 from recipe.arguments import check_known, integer
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, in_short
 from recipe.swaps import Swap
 
 from .coordinates import Coordinates, moved_by
@@ -307,7 +307,7 @@ def _checked(
         except Exception as error:  # raised by the caller's function
             raise RecipeError(
                 f"{where}, observe[{observed.name!r}]",
-                f"{type(error).__name__}: {str(error).splitlines()[0]}",
+                in_short(error),
                 do=f"It is a function of {arguments} of one chain, to a tensor.",
             ) from error
         _check_value(value, observed.name, theta.shape if observed.is_vector else theta.shape[:1], where)

@@ -9,7 +9,7 @@ import torch
 from torch.func import grad, jvp, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from recipe.errors import RecipeError, warn
+from recipe.errors import RecipeError, first_line, in_short, warn
 
 from .data import Data
 from .foreign import Foreign
@@ -131,7 +131,7 @@ def compiled_gradient(functional: Callable, gradient: Callable, where: str) -> C
         try:
             reason = None if agree(compiled(theta, *batch), plain) else "its numbers differ"
         except Exception as error:  # raised by the compiler, or for the lack of one
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            reason = in_short(error)
         if reason:
             warn(f"{where}: torch.compile of the gradient failed, it runs uncompiled: {reason}")
         chosen.append(gradient if reason else compiled)
@@ -257,7 +257,7 @@ def _vectorises(function: Callable, theta: Any, batch: tuple) -> bool:
             if not is_fine_in_turn(error) or not all(slopes.agree(ALIKE) for slopes in near):
                 raise  # as where theta[0].item() is a factor: the gradient misses its share of the slope
             warn(
-                f"{ENERGY}: torch cannot vectorise it over chains ({str(error).splitlines()[0]}), they run one after "
+                f"{ENERGY}: torch cannot vectorise it over chains ({first_line(error)}), they run one after "
                 "another. With torch.where for branches on values, and no .item(), they run together."
             )
             return False

@@ -8,7 +8,7 @@ import torch
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, first_line, in_short
 
 BY_TORCH = ("vmap", "functorch", "numpy()", "in-place", "data pointer", "Batching rule")  # words of torch's errors
 IN_TURN = (  # words of errors that do not occur for one chain alone
@@ -86,9 +86,8 @@ def axes(batch: tuple, per_chain: bool) -> tuple:
 
 def note(faults: list[str], error: Exception) -> None:
     """Add the message of an error to the faults, unless one of its type is there."""
-    kind = f"{type(error).__name__}: "
-    if not any(fault.startswith(kind) for fault in faults):
-        faults.append(kind + first_line(error))
+    if not any(fault.startswith(f"{type(error).__name__}: ") for fault in faults):
+        faults.append(in_short(error))
 
 
 def is_fine_in_turn(error: Exception) -> bool:
@@ -135,11 +134,6 @@ def of_chain(x: Any, i: int) -> Any:
 
 def _is_of_torch(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in first_line(error) for word in BY_TORCH)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of the message of an error."""
-    return next(iter(str(error).splitlines()), "")
 
 
 def _not_a_number(theta: Any, like: torch.Tensor | None) -> torch.Tensor:
