@@ -22,6 +22,7 @@ from sympy import Symbol
 
 import integrators
 import samplers
+from integrators.backends.cpp import PRELUDE
 from integrators.backends.kernel_writer import ENDING, Names
 from integrators.backends.loading import load
 from integrators.backends.template import FOLDER
@@ -65,7 +66,7 @@ ENDINGS = "_ __ _0 _1 1 2 _s0 _s1 _r0 _r1 _from _to _per _noise _sum _new1 0".sp
 def macros():
     """The macros that a kernel's text meets, of its own headers and of others."""
     command = native.compiler().command
-    includes = "".join(f"#include <{header}>\n" for header in HEADERS) + (FOLDER / "prelude.hpp").read_text()
+    includes = "".join(f"#include <{header}>\n" for header in HEADERS) + PRELUDE
     run = [*command, *native.FLAGS[:4], "-fopenmp", "-dM", "-E", "-x", "c++", "-"]
     text = subprocess.run(run, input=includes, capture_output=True, text=True, check=True).stdout
     return sorted(set(re.findall(r"#define ([A-Za-z]\w*)", text)))
@@ -307,7 +308,7 @@ def test_no_header_knows_a_name_of_a_kernel():
     assert all(not e or re.fullmatch(ENDING, e) for e in endings)
     stems = [Names().stem(Symbol(macro)) for macro in [*macros(), *OF_CPP]]
     text = "\n".join(f"{stem}{ending}" for stem in stems for ending in endings)
-    includes = "".join(f"#include <{header}>\n" for header in HEADERS) + (FOLDER / "prelude.hpp").read_text()
+    includes = "".join(f"#include <{header}>\n" for header in HEADERS) + PRELUDE
     command = native.compiler().command
     run = [*command, *native.FLAGS[:4], "-fopenmp", "-DREAL=double", "-DWIDTH=16", "-E", "-P", "-x", "c++", "-"]
     mark = "where_the_names_begin"

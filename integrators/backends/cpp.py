@@ -13,7 +13,7 @@ from .kernel_expressions import CPP
 from .kernel_writer import Writer
 from .template import filled, template
 
-PRELUDE = template("prelude.hpp")
+PRELUDE = "\n\n".join(map(template, ("prelude.hpp", "prelude_noise.hpp")))
 AT_THE_ENDS = template("prelude_domains.hpp")
 FIXED = template("sweep.hpp")
 SEGMENT = template("sweep_segment.cpp.in")
