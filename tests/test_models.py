@@ -44,7 +44,7 @@ import samplers
 from recipe import RecipeError
 from samplers import HMC, SGLD, Metropolis, UnderdampedLangevin, model, sample, tune
 from samplers.coordinates import Affine, Composed, ordered
-from samplers.target.variables import unchecked
+from samplers.target.torch_state import unchecked
 
 F64 = torch.float64
 

@@ -14,7 +14,7 @@ from recipe import RecipeError
 from samplers import SGLD, SGNHT
 from samplers.distributed import _part
 from samplers.running.points import Starting, points_of
-from samplers.target.variables import seeded
+from samplers.target.torch_state import seeded
 
 F64 = torch.float64
 TINY = {"steps": 1, "step_size": 1e-30, "progress": False}  # chains stay where they start

@@ -18,7 +18,7 @@ from ..target.independent import constraint_of_each, law_of_each
 from ..target.layout import Layout
 from ..target.model import Model
 from ..target.potential import Position
-from ..target.variables import seeded, unchecked
+from ..target.torch_state import seeded, unchecked
 
 ADVICE = "Pass torch.distributions.Normal(mean, sd) with one number for each coordinate, say."
 

@@ -14,7 +14,7 @@ from recipe import Recipe
 from recipe.arguments import check_known, number
 from recipe.errors import RecipeError, did_you_mean, first_line
 
-from ..target.variables import seeded
+from ..target.torch_state import seeded
 from .memory import check_fits
 
 Device = torch.device | str | None

@@ -12,7 +12,8 @@ from recipe.errors import RecipeError
 
 from .model import Model, constrained
 from .normalisation import check_normalisation
-from .variables import Variable, seeded, unchecked
+from .torch_state import seeded, unchecked
+from .variables import Variable
 
 WHERE = "from_pyro"
 CHANGES = "the variables change from run to run"

@@ -12,7 +12,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from integrators.kernels.addresses import memory
 from recipe.errors import RecipeError, in_short, warn
 
-from .variables import ByName, Values, unchecked
+from .torch_state import unchecked
+from .variables import ByName, Values
 
 FAULTS = (RuntimeError, TypeError, IndexError, AttributeError)  # of a program, not of a state
 

@@ -18,7 +18,8 @@ from .coordinates import Coordinates
 from .layout import Layout
 from .likelihood import check_likelihood
 from .observed import Observed, observed_of, predictive
-from .variables import ByName, Prior, Variable, seeded, unchecked, variables_of
+from .torch_state import seeded, unchecked
+from .variables import ByName, Prior, Variable, variables_of
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -13,7 +13,8 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError, first_line, in_short
 
 from .likelihood import in_words
-from .variables import ByName, Values, seeded, unchecked
+from .torch_state import seeded, unchecked
+from .variables import ByName, Values
 
 LAW = "Write {'y': (lambda v: Normal(v['mu'], 1.0), y)}, or without data {'sum': lambda v: v['a'] + v['b']}."
 

@@ -1,126 +1,30 @@
-"""Named variables of a model: priors, constraints, and maps from free numbers to constrained values."""
+"""Named variables of a model: their priors and constraints, and draws of them."""
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock, RLock
 from typing import Any
 
-import numpy as np
 import torch
-from torch.distributions import Distribution, Transform, VonMises, Wishart, biject_to, constraints
+from torch.distributions import Distribution, Transform, VonMises, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
 from recipe.arguments import check_known, number
 from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
+from .constraint_maps import ordered
 from .independent import constraint_of_each, law_of_each
 from .normalisation import check_normalisation
+from .torch_state import sample_of, seeded, unchecked
 from .truncation import NAMES, check_ends, cuts_nothing, is_of_one_law, truncated, wrapped
 
-TWISTER = slice(24, 24 + 624 * 8)  # where a state of torch's CPU generator has the words of the Mersenne twister
-GENERATOR = RLock()  # held while torch's generator, one of all threads, is seeded
 ATTEMPTS = 1000  # to draw a prior within a constraint of unknown mass
 PROBES = 32  # points at which a constraint and a support are compared
 
 Values = Mapping[str, torch.Tensor]  # of one chain, by variable
 Prior = Distribution | Callable[[Values], Distribution]
-
-
-class OrderedTransform(Transform):
-    """x_1 = z_1, x_k = x_{k-1} + exp(z_k): free numbers to increasing numbers, along the last axis.
-
-    >>> OrderedTransform()(torch.zeros(3))
-    tensor([0., 1., 2.])
-    """
-
-    domain = constraints.real_vector
-    bijective = True
-
-    @constraints.dependent_property(event_dim=1)
-    def codomain(self) -> Constraint:
-        """Increasing numbers."""
-        return ordered
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, OrderedTransform)
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x[..., :1], x[..., 1:].exp()], -1).cumsum(-1)
-
-    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([y[..., :1], y.diff(dim=-1).log()], -1)
-
-    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """log|det dx/dz|, the sum of all free numbers but the first."""
-        return x[..., 1:].sum(-1)
-
-
-class _Ordered(Constraint):
-    event_dim = 1
-
-    def check(self, value: torch.Tensor) -> torch.Tensor:
-        return (value.diff(dim=-1) > 0).all(-1)
-
-
-class CovarianceTransform(Transform):
-    """S = L L^T with L_kk = exp(z_k) and the other numbers of z below: free numbers to positive definite matrices.
-
-    Source: Pinheiro and Bates (1996), "Unconstrained parametrizations for variance-covariance matrices", section 2.1.
-
-    >>> CovarianceTransform()(torch.tensor([0.0, 0.0, 2.0]))
-    tensor([[1., 2.],
-            [2., 5.]])
-    """
-
-    domain = constraints.real_vector
-    codomain = constraints.positive_definite
-    bijective = True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CovarianceTransform)
-
-    def forward_shape(self, shape: Any) -> torch.Size:
-        """The shape of S for that of z, `(*batch, d (d + 1)/2)`."""
-        d = math.isqrt(2 * shape[-1])
-        return torch.Size([*shape[:-1], d, d])
-
-    def inverse_shape(self, shape: Any) -> torch.Size:
-        """The shape of z for that of S, `(*batch, d, d)`."""
-        d = shape[-1]
-        return torch.Size([*shape[:-2], d * (d + 1) // 2])
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        number = x.shape[-1]
-        d = math.isqrt(2 * number)
-        place = torch.full((d, d), number)
-        place[*torch.tril_indices(d, d, -1)] = torch.arange(d, number)
-        below = torch.cat([x, torch.zeros_like(x[..., :1])], -1)[..., place]
-        L = below + torch.diag_embed(x[..., :d].exp())
-        return L @ L.mT
-
-    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
-        d = y.shape[-1]
-        L, failed = torch.linalg.cholesky_ex(y)
-        z = torch.cat([L.diagonal(dim1=-2, dim2=-1).log(), L[..., *torch.tril_indices(d, d, -1)]], -1)
-        apart = (y - y.mT).abs().amax((-2, -1)) > 1e-5 * y.abs().amax((-2, -1))
-        return torch.where((apart | (failed != 0))[..., None], torch.nan, z)
-
-    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """log|det dS/dz| of S on and below its diagonal, d log 2 + sum_k (d + 2 - k) z_k for k = 1, ..., d"""
-        d = y.shape[-1]
-        return (x[..., :d] * torch.arange(d + 1, 1, -1).to(x)).sum(-1) + d * math.log(2)
-
-
-ordered = _Ordered()
-biject_to.register(_Ordered, lambda constraint: OrderedTransform())
-biject_to.register(constraints.positive_definite, lambda constraint: CovarianceTransform())
-if hasattr(constraints, "MixtureSameFamilyConstraint"):  # torch 2.7 takes the constraint of the components itself
-    biject_to.register(constraints.MixtureSameFamilyConstraint, lambda mixture: biject_to(mixture.base_constraint))
 
 
 class ByName(dict):
@@ -129,65 +33,6 @@ class ByName(dict):
     def __missing__(self, name: str) -> torch.Tensor:
         what = f"there is no variable '{name}' with a prior before it"
         raise RecipeError("model", what, do=did_you_mean(name, self) if self else "Give it a prior.")
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seeds torch's generator, of the CPU or of a GPU beside it, inside of the context; restores its state after.
-
-    `manual_seed` takes 32 bits on the CPU, so that one of 65,000 seeds would meet another. Here the Mersenne twister is
-    set by all 64, by `init_by_array` of its authors. Source: Matsumoto and Nishimura (2002), mt19937ar.
-
-    >>> with seeded(7):
-    ...     x = torch.rand(1)
-    >>> with seeded(7 + 2**32):
-    ...     bool(x == torch.rand(1))
-    False
-    """
-    twister = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).get_state(legacy=False)["state"]["key"]
-    state = torch.Generator().manual_seed(0).get_state()
-    state[TWISTER] = torch.from_numpy(twister.astype(np.uint64).view(np.uint8))
-    devices = [device] if device is not None and device.type == "cuda" else []
-    with GENERATOR, torch.random.fork_rng(devices):
-        torch.default_generator.set_state(state)
-        for gpu in devices:
-            with torch.cuda.device(gpu):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-class _Unchecked:
-    """The checks of torch.distributions, off while a thread is inside; the last thread restores the first's setting."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.inside = 0
-        self.before = True
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.before = Distribution._validate_args  # torch has no public getter
-                Distribution.set_default_validate_args(False)
-            self.inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                Distribution.set_default_validate_args(self.before)
-
-
-unchecked = _Unchecked()  # inside of it, densities outside of the support are not finite and do not raise
-
-
-def sample_of(law: Distribution) -> torch.Tensor:
-    """A draw of a law, without torch's warning that one of a Wishart law is singular, which torch says of them all."""
-    if not isinstance(law, Wishart):
-        return law.sample()
-    with GENERATOR, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Singular sample detected")
-        return law.sample()
 
 
 @dataclass(frozen=True)
@@ -260,7 +105,9 @@ class Variable:
     def is_sorted(self) -> bool:
         """Whether the variable is of independent numbers of one law, in increasing order."""
         return (
-            isinstance(self.constraint, _Ordered) and isinstance(self.prior, Distribution) and is_of_one_law(self.prior)
+            isinstance(self.constraint, type(ordered))
+            and isinstance(self.prior, Distribution)
+            and is_of_one_law(self.prior)
         )
 
     def is_hierarchical(self, before: Values) -> bool:

@@ -13,7 +13,7 @@ from integrators.streams import NETWORK
 from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
-from ..target.variables import seeded
+from ..target.torch_state import seeded
 from ..target.vectorised import Vectorised
 from .stacked import Stacked, numbers_of
 from .svrg import check_modules
