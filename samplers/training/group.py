@@ -59,6 +59,18 @@ class Sampler:
         """The recipe of the step."""
         return self.step.recipe
 
+    def identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """What a group's state is of: recipe, scheme, seed, chain, frozen blocks and members."""
+        members = members_of(params)
+        return {
+            "recipe": self.recipe.name,
+            "scheme": str(self.step.program.scheme),
+            "seed": self.seed,
+            "chain": self.chain,
+            "frozen": list(self.step.frozen),
+            **({"members": [members.start, members.stop]} if members else {}),
+        }
+
 
 class Known:
     """The tensors of a group as they were when their kernel was made, some sites of them, and copies in float32."""

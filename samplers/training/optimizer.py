@@ -139,7 +139,7 @@ class Optimizer(torch.optim.Optimizer):
         self._take_time()
         self._groups.clear()
         for group in self.param_groups:
-            group["sampler"] = self._identity(group["params"])
+            group["sampler"] = self.sampler.identity(group["params"])
 
     def _begin(self) -> None:
         """Resets what a copy does not share: groups with their kernels, and gauges."""
@@ -165,7 +165,7 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         held = without_frozen(group)
-        group["sampler"] = self._identity(group["params"])
+        group["sampler"] = self.sampler.identity(group["params"])
         where = self.sampler.where
         try:
             check_parameters(where, group["params"])
@@ -318,18 +318,6 @@ class Optimizer(torch.optim.Optimizer):
         self._take_time()
         state = super().state_dict()
         return state | {"param_groups": _each_value(operators.taken_apart, state["param_groups"])}
-
-    def _identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """The identity of a group's state: recipe, scheme, seed, chain, frozen blocks and members."""
-        members = members_of(params)
-        return {
-            "recipe": self.sampler.recipe.name,
-            "scheme": str(self.sampler.step.program.scheme),
-            "seed": self.sampler.seed,
-            "chain": self.sampler.chain,
-            "frozen": list(self.sampler.step.frozen),
-            **({"members": [members.start, members.stop]} if members else {}),
-        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state, and with it lr and the other settings of its groups, as torch's optimizers do.
