@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from samplers.testing.arguments import device_of
+from samplers.testing.random_calls import device_of
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 TRITON = device_of("triton")

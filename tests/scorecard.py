@@ -20,9 +20,9 @@ from scipy.stats import kstest, norm
 from unsound import Unsound, sound_recipes, unsound_recipes
 
 from samplers.running.watching import Bar
-from samplers.testing.arguments import called, inputs, worst
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS, non_gaussian, stationary_start
+from samplers.testing.random_calls import called, inputs, worst
 from samplers.testing.subject import subject_of
 
 STOCHASTIC = (stationary_start, non_gaussian)

@@ -23,7 +23,7 @@ import samplers
 from recipe import Energy, Recipe, RecipeError, data_total, datum, total, vector
 from samplers.results.accuracy import Accuracy, Figure
 from samplers.results.draws import Draws
-from samplers.running.pairs import PairedRun
+from samplers.running.repeated import PairedRun
 from samplers.running.schedules import Jittered
 from samplers.target.targets import TARGETS
 

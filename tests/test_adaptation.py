@@ -36,9 +36,9 @@ from recipe import (
 )
 from samplers import PSGLD, SANTA, SGNHT, Phase, PSGLDGamma
 from samplers.running.schedules import Polynomial
-from samplers.testing.arguments import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow
+from samplers.testing.random_calls import asked, by_oracle, called, gradient, inputs, own_step_size, tensors, worst
 
 theta, p, other = vector("theta"), vector("p"), vector("v")
 U, n = potential(theta), total(1)

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from integrators.kernels import gpu
-from samplers.running import choice, unrolled
+from samplers.running import choice
+from samplers.running.graphs import AT_ONCE, Unrolled
 
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 
@@ -136,7 +137,7 @@ def test_a_graph_that_repeats_its_first_result_is_not_trusted(tapes, monkeypatch
 
 
 def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_one_line(tapes, monkeypatch):
-    def several(self, stage, made=unrolled.Unrolled._several):
+    def several(self, stage, made=Unrolled._several):
         function = made(self, stage)
 
         def with_a_look(*given):
@@ -145,7 +146,7 @@ def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_o
 
         return with_a_look
 
-    monkeypatch.setattr(unrolled.Unrolled, "_several", several)
+    monkeypatch.setattr(Unrolled, "_several", several)
     with pytest.warns(RuntimeWarning) as told:
         draws = run()
     text = "no CUDA graph has several steps, they are made one by one: RuntimeError: called a synchronizing"
@@ -159,7 +160,7 @@ def test_data_as_a_whole_is_read_where_it_is(monkeypatch, tapes):
     monkeypatch.setattr(gpu.Graph, "__init__", lambda self, *given: graphs.append(self) or made(self, *given))
     run(batch_size=None)
     (graph,) = graphs
-    assert len(graph.fixed) == 2 and sum(id(x) in graph.fixed for x in graph.read) == 2 * unrolled.AT_ONCE
+    assert len(graph.fixed) == 2 and sum(id(x) in graph.fixed for x in graph.read) == 2 * AT_ONCE
 
 
 def test_a_lost_chain_is_lost_at_the_same_step(tapes):

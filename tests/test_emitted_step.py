@@ -69,8 +69,11 @@ from recipe import (
     vector,
 )
 from samplers import SGHMC, SGLD, SGNHT, Optimizer, UnderdampedLangevin, catalogue
-from samplers.testing.arguments import STEP_SIZE as h
-from samplers.testing.arguments import (
+from samplers.testing.cases import CASES as STOCK
+from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
+from samplers.testing.properties import residual_is_zero
+from samplers.testing.random_calls import STEP_SIZE as h
+from samplers.testing.random_calls import (
     TEMPERATURE,
     asked,
     by_oracle,
@@ -83,9 +86,6 @@ from samplers.testing.arguments import (
     tensors,
     worst,
 )
-from samplers.testing.cases import CASES as STOCK
-from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
-from samplers.testing.properties import residual_is_zero
 from samplers.testing.strategies import recipes
 
 SHAPES = [(), (3,), (2, 2)]

@@ -35,8 +35,8 @@ from recipe import (
 )
 from recipe.symbols import duration
 from samplers import SGHMC, RelativisticSGHMC, SGRLDSimplex
-from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import braked, flow_by_flow
+from samplers.testing.random_calls import by_oracle, called, inputs, tensors, worst
 
 theta, p, xi, w = vector("theta"), vector("p"), scalar("xi"), vector("w", domain="positive")
 x = scalar("x", domain="positive")

@@ -15,9 +15,9 @@ from sympy import exp, log
 import samplers
 from integrators import compile
 from recipe import Recipe, RecipeError, by_category, gibbs, laws, positive, potential, refresh, scalar, total, vector
-from samplers.testing.arguments import by_oracle, called, inputs, worst
 from samplers.testing.interpreter import Chain, flow_by_flow
 from samplers.testing.quadrature import gamma as laguerre
+from samplers.testing.random_calls import by_oracle, called, inputs, worst
 
 theta, p = vector("theta"), vector("p")
 x, m = vector("x"), scalar("m")

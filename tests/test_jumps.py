@@ -12,8 +12,8 @@ from sympy import sqrt
 from integrators import compile
 from recipe import Recipe, RecipeError, positive, potential, real, refresh, scalar, total, vector
 from samplers import SGNHT, RandomisedHMC, SGHMCSAGibbs, SGLDSAClassificationGibbs, SGLDSAGibbs
-from samplers.testing.arguments import by_oracle, called, inputs, tensors, worst
 from samplers.testing.interpreter import Chain, flow_by_flow
+from samplers.testing.random_calls import by_oracle, called, inputs, tensors, worst
 
 theta, p, gamma = vector("theta"), vector("p"), vector("gamma", domain="binary")
 xi, z = scalar("xi"), scalar("z", domain="binary")

@@ -22,8 +22,8 @@ from integrators.optimizer_form import optimizer_form
 from integrators.passes import Unsupported
 from recipe import Recipe, RecipeError, positive, potential, scalar, total, vector
 from samplers.testing import check
-from samplers.testing.arguments import called, inputs, stepped, worst
 from samplers.testing.cases import CASES
+from samplers.testing.random_calls import called, inputs, stepped, worst
 
 IN_TORCH = ("sgrld-dense", "sgrld-cir")
 KERNELS = [name for name in CASES if name not in IN_TORCH]

@@ -18,7 +18,7 @@ from recipe.errors import RecipeError
 from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
 from samplers.results.averages import Average, agreements_of, average_of
 from samplers.results.findings import Finding, Report, banded
-from samplers.running.pairs import PairedRun
+from samplers.running.repeated import PairedRun
 from samplers.target.targets import TARGETS
 
 GAUSSIAN = TARGETS["gaussian"]

@@ -29,9 +29,9 @@ from recipe import (
     vector,
 )
 from samplers import ISGD, PSGLD, SGNHT, RandomisedHMC, SGRLDDense
-from samplers.testing.arguments import by_oracle, inputs, own_step_size, tensors, worst
 from samplers.testing.cases import CASES
 from samplers.testing.interpreter import flow_by_flow
+from samplers.testing.random_calls import by_oracle, inputs, own_step_size, tensors, worst
 
 SIZES = [2, 1, 4]
 SITES, CHAINS = sum(SIZES), 5

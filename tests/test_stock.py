@@ -23,9 +23,9 @@ from recipe import RecipeError, euler, function, grad, nonnegative, total, vecto
 from recipe.algebra import vanishes
 from recipe.symbols import num_data, step_number, step_size, temperature
 from samplers import SGHMC, SGRLD, SGRLDDense, SGRLDSimplex, catalogue
-from samplers.testing.arguments import called, curvature, gradient, inputs, own_step_size
 from samplers.testing.cases import CASES, TABLE
 from samplers.testing.interpreter import Chain
+from samplers.testing.random_calls import called, curvature, gradient, inputs, own_step_size
 
 theta, p = vector("theta"), vector("p")
 

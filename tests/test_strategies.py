@@ -20,7 +20,6 @@ from recipe import Energy, Recipe, RecipeError, fraction, positive, potential, s
 from recipe.scheme import Scheme
 from recipe.symbols import duration as t
 from samplers import SGNHT, RandomisedHMC, UnderdampedLangevin, catalogue
-from samplers.testing.arguments import called, inputs
 from samplers.testing.planted import planted
 from samplers.testing.properties import (
     PROPERTIES,
@@ -35,6 +34,7 @@ from samplers.testing.properties import (
     volume_is_preserved,
     word_verifies,
 )
+from samplers.testing.random_calls import called, inputs
 from samplers.testing.strategies import KINDS, energies, recipes, schemes, states, steps
 
 theta, p, xi = vector("theta"), vector("p"), scalar("xi")

@@ -44,7 +44,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("observed.py", "predicted"): "PREDICTED",
     ("model.py", "prior"): "PREDICTED",
 }
-FOR = {("pairs.py", "pairs"): "PAIR", ("pairs.py", "slopes"): "SLOPE", ("divergence.py", "_moved"): "STRETCH"}
+FOR = {("repeated.py", "pairs"): "PAIR", ("repeated.py", "slopes"): "SLOPE", ("divergence.py", "_moved"): "STRETCH"}
 
 DRAWS = ("STEP", "BATCH", "SWAG_DIAGONAL", "SWAG_LOW_RANK", *{*ASKING.values()} - {"STEP", "BATCH", "SWAG_"})
 STEPS = ("RUN", "PAIR", "STRETCH", "SLOPE")
@@ -217,9 +217,9 @@ def test_no_chain_has_the_numbers_of_another(asked, name):
     "module, name, overlap, run",
     [
         ("samplers.running.energy_checks", "RAY", streams.START, "spread"),
-        ("samplers.running.pairs", "PAIR", streams.RUN, "stretches"),
+        ("samplers.running.repeated", "PAIR", streams.RUN, "stretches"),
         ("samplers.running.divergence", "STRETCH", streams.PAIR, "stretches"),
-        ("samplers.running.pairs", "SLOPE", streams.RUN, "pairs"),
+        ("samplers.running.repeated", "SLOPE", streams.RUN, "pairs"),
     ],
 )
 def test_parts_that_overlap_are_seen(asked, monkeypatch, module, name, overlap, run):

@@ -27,8 +27,8 @@ from recipe import Energy, Recipe, RecipeError, friction, potential, scalar, tot
 from samplers.running import choice as movers
 from samplers.running import launches
 from samplers.target.targets import TARGETS
-from samplers.testing.arguments import led_into
 from samplers.testing.cases import CASES
+from samplers.testing.random_calls import led_into
 
 x, y = symbols("x y", real=True)
 theta = vector("theta")

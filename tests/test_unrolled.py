@@ -7,7 +7,8 @@ import torch
 from covering import slow
 
 import samplers
-from samplers.running import choice, unrolled
+from samplers.running import choice
+from samplers.running.graphs import Inputs, Unrolled
 
 ROWS, FEATURES = 40, 3
 RANDOM = torch.Generator().manual_seed(0)
@@ -84,7 +85,7 @@ def test_torch_counts_the_compilations_of_each_run_apart(graphs):
     ids=["schedule", "temperature", "metropolis", "short"],
 )
 def test_steps_that_are_no_function_of_state_noise_and_batch_are_made_one_by_one(graphs, monkeypatch, given):
-    monkeypatch.setattr(unrolled.Unrolled, "advance", None)
+    monkeypatch.setattr(Unrolled, "advance", None)
     run(**given)
 
 
@@ -140,7 +141,7 @@ def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backe
     from torch._dynamo.backends.registry import lookup_backend
 
     monkeypatch.setattr(choice, "STEPS_OF_GRAPHS", 20)
-    monkeypatch.setattr(unrolled, "AT_ONCE", 2)
+    monkeypatch.setattr("samplers.running.graphs.AT_ONCE", 2)
     calls = []
 
     def counted(graph, inputs):
@@ -150,7 +151,7 @@ def test_steps_that_torch_compiles_are_those_that_it_does_not(monkeypatch, backe
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
     plain = run("sghmc", chains=1, backend="torch")
     assert not calls
-    monkeypatch.setattr(unrolled.Inputs, "compiled", None)  # what runs where there is no graph
+    monkeypatch.setattr(Inputs, "compiled", None)  # what runs where there is no graph
     compiled = run("sghmc", chains=1)
     torch._dynamo.reset()  # it keeps tensors of its trace
     assert same(compiled, plain)

@@ -215,7 +215,7 @@ def accuracy_of(
 ) -> Accuracy:
     """The errors of the draws of the `sound` chains of a run, or `of` a function. `Draws.accuracy` says more.
 
-    `again`: the run, a `samplers.running.pairs.PairedRun`.
+    `again`: the run, a `samplers.running.repeated.PairedRun`.
     """
     where = "draws, accuracy"
     for argument, count in (("chains", chains), ("steps", steps)):

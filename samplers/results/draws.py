@@ -39,7 +39,7 @@ class Draws(Mapping):
     Each value has the shape (chains, draws, *block shape), as in ArviZ; `info` is plain JSON data such as recipe,
     scheme, step_size, seed and `diverged`, {chain: step}; `step_sizes` has the step size of each draw, where it varied,
     in units of time; `log_weights` the logarithm of the weight of each draw, `(chains, draws)`, where they are not
-    equal. `again` is the run, a `samplers.running.pairs.PairedRun`, for `accuracy` and `report`: it keeps energy and
+    equal. `again` is the run, a `samplers.running.repeated.PairedRun`, for `accuracy` and `report`: it keeps energy and
     data in memory, and is neither saved nor copied. Raises RecipeError when the shapes disagree, `info` is not JSON, or
     there is not one step size > 0 per draw.
 

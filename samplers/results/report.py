@@ -38,7 +38,7 @@ Answer = list[Finding] | str  # findings, or the reason why there are none
 class Subject:
     """The draws of the target of the chains that are not lost, `info` of the run, and the number of lost chains.
 
-    `again`: the run, a `samplers.running.pairs.PairedRun`, or None. `evaluations`: draws of each chain at which the
+    `again`: the run, a `samplers.running.repeated.PairedRun`, or None. `evaluations`: draws of each chain at which the
     gradient may be taken, None for a share of the run; `alpha`: the rate of false alarms of all questions together.
     `of`: the function whose mixing is asked, None for that of the coordinates; `numbers`: those of the chains.
     """

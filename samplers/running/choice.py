@@ -13,11 +13,11 @@ from integrators.kernels.sweep import Sweep
 from integrators.step import Step
 
 from .drive import Kernel
+from .graphs import Unrolled, is_unrolled
 from .inputs import Inputs
 from .launches import Launches, kernel_of
 from .plan import Plan
 from .stepwise import Stepwise
-from .unrolled import Unrolled, is_unrolled
 
 # The least run that is worth the compilation of a kernel:
 STEPS = 10_000  # steps

@@ -16,9 +16,9 @@ from .drive import Kernel, Stop, drive
 from .exchange import Rungs
 from .inputs import Inputs
 from .interrupts import until_interrupted
-from .pairs import PairedRun
 from .plan import Plan
 from .recording import InMemory
+from .repeated import PairedRun
 from .watching import Progress
 from .weighing import log_weights
 

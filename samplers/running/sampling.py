@@ -33,12 +33,12 @@ from .fingerprint import fingerprint
 from .gauges import Gauges
 from .inputs import Inputs
 from .law import check_law, check_reach, check_stability
-from .pairs import PairedRun
 from .phases import Phase, phases_of
 from .plan import Plan, Value, plan_of, step_of
 from .points import start_of
 from .probe import Probe
 from .recording import Folder, InFolder, InMemory, folder_of
+from .repeated import PairedRun
 from .run import Run
 from .start import given_state, whole_state
 from .weighing import check_weights, read_by_weights

@@ -20,8 +20,8 @@ from integrators.step import Step
 from integrators.variates import Time
 from recipe.arrays import whole_power
 
-from .arguments import stepped
 from .quadrature import gamma, gaussian, grid, legendre
+from .random_calls import stepped
 
 Arrays = list[np.ndarray]  # one flat array for each coordinate
 Powers = tuple[int, ...]  # exponents of a monomial

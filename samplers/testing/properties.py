@@ -22,9 +22,9 @@ from recipe.algebra import vanishes
 from recipe.scheme import Scheme, all_letters
 from recipe.symbols import Block, duration
 
-from .arguments import Inputs, called, derivatives, each, inputs, largest_error
 from .interpreter import Chain, flow_by_flow
 from .quadrature import hermite, legendre
+from .random_calls import Inputs, called, derivatives, each, inputs, largest_error
 
 
 def _inputs_and_derivatives(step, at, energy):

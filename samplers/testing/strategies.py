@@ -37,7 +37,7 @@ from recipe.pieces import METHODS, lettered, piece
 from recipe.scheme import EULER, Scheme
 from recipe.symbols import Block
 
-from .arguments import Inputs, inputs
+from .random_calls import Inputs, inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
 ENERGY_KINDS = ("gaussian", "quartic", "coupled")

@@ -13,9 +13,9 @@ from recipe import Recipe
 from recipe.swaps import Swap
 from recipe.symbols import Total
 
-from ..arguments import stepped
 from ..features import evaluated, features_of
 from ..one_step import Powers, monomial
+from ..random_calls import stepped
 from ..subject import Subject
 
 State = dict[str, Any]  # tensors by name, (chains, sites), of scalar blocks (chains,)

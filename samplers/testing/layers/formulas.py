@@ -2,9 +2,9 @@
 
 import sympy
 
-from ..arguments import by_oracle, called, inputs, worst
 from ..generator import BOUND
 from ..interpreter import flow_by_flow
+from ..random_calls import by_oracle, called, inputs, worst
 from ..results import Result, Results
 from ..subject import Subject
 
