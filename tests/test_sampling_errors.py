@@ -410,7 +410,7 @@ def test_a_wrong_start_is_refused(call, words, no_step):
         ("batch of no integer", call(energy=of_rows, data=ROWS, batch_size=2.5), ["batch_size", "2.5"]),
         ("batch true", call(energy=of_rows, data=ROWS, batch_size=True), ["batch_size", "True"]),
         ("batch without data", call(batch_size=5), ["batch_size without data", "data="]),
-        ("no rows", call(energy=of_rows, data=ROWS[:0]), ["data", "0 rows", "at least one"]),
+        ("no rows", call(energy=of_rows, data=ROWS[:0]), ["data", "there are none", "at least one"]),
         ("no tensors", call(energy=lambda theta, batch: bowl(theta), data=()), ["data", "at least one"]),
         ("unequal rows", call(energy=lambda theta, batch: bowl(theta), data=(ROWS, ROWS[:3])), ["tensor 1", "3 rows"]),
         ("one number", call(energy=of_rows, data=torch.tensor(1.0)), ["data", "row"]),

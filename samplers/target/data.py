@@ -32,8 +32,7 @@ class Data:
             rows = tensors.rows
             tensors = rows.to(like.device) if torch.is_tensor(rows) else tuple(x.to(like.device) for x in rows)
         self.alone = not isinstance(tensors, (tuple, list))
-        self.tensors = _as_tensors((tensors,) if self.alone else tensors, like.device)
-        _check_rows(self.tensors)
+        self.tensors = tensors_of_rows(WHERE, (tensors,) if self.alone else tensors, like.device)
         _check_like(self.tensors, like)
         self.rows = len(self.tensors[0])
         self.batch_size = batch_size
@@ -113,24 +112,25 @@ class Data:
         return tensors[0] if self.alone else tensors
 
 
-def _as_tensors(values: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The values as tensors; arrays and lists become tensors on `device`."""
+def tensors_of_rows(where: str, values: Any, device: torch.device | None = None) -> tuple[torch.Tensor, ...]:
+    """The values as tensors that share their rows; arrays and lists become tensors on `device`.
+
+    Raises RecipeError for other values, and where they have no axis of rows, no row, or different numbers of rows.
+    """
     try:
-        return tuple(t if torch.is_tensor(t) else torch.as_tensor(t, device=device) for t in values)
+        tensors = tuple(t if torch.is_tensor(t) else torch.as_tensor(t, device=device) for t in values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(
-            WHERE, f"a {type(values[0]).__name__} is no tensor ({error})", do="Pass a tensor or a tuple of tensors."
-        ) from error
-
-
-def _check_rows(tensors: tuple[torch.Tensor, ...]) -> None:
+        raise RecipeError(where, f"they are no tensors ({error})", do="Pass a tensor or a tuple of tensors.") from error
     if not tensors or any(t.dim() == 0 for t in tensors):
-        raise RecipeError(WHERE, "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
+        raise RecipeError(where, "there is no axis of rows", do="Pass at least one tensor with one row per datum.")
     rows = len(tensors[0])
     for i, t in enumerate(tensors):
-        if len(t) != rows or not rows:
+        if len(t) != rows:
             what = f"tensor {i} has {len(t)} rows, tensor 0 has {rows}"
-            raise RecipeError(WHERE, what, do="Every tensor has one row per datum, and at least one.")
+            raise RecipeError(where, what, do="Every tensor has one row per datum.")
+    if not rows:
+        raise RecipeError(where, "there are none", do="Pass at least one datum.")
+    return tensors
 
 
 def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:

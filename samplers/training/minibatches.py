@@ -12,6 +12,7 @@ from integrators.streams import ORDER
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from ..target.data import tensors_of_rows
 from .stacked import numbers_of
 
 LATEST: list = []  # the Minibatches that have handed out a batch last, weakly, and that batch's epoch and number
@@ -36,7 +37,7 @@ class Rows:
         self.device = torch.device("cpu")
         self.tensors: tuple[torch.Tensor, ...] = ()
         if hasattr(data, "__array__") or isinstance(data, tuple) and data:
-            self.tensors = _tensors_of(data, where)
+            self.tensors = tensors_of_rows(where, data if isinstance(data, tuple) else (data,))
             self.device = self.tensors[0].device
         elif not hasattr(data, "__getitem__") or not isinstance(data, Sized) or isinstance(data, NO_DATASET):
             raise RecipeError(
@@ -58,20 +59,6 @@ class Rows:
         numbers = rows.tolist()
         together = getattr(self.data, "__getitems__", None)
         return default_collate(together(numbers) if together else [self.data[i] for i in numbers])
-
-
-def _tensors_of(data: Any, where: str) -> tuple[torch.Tensor, ...]:
-    try:
-        tensors = tuple(map(torch.as_tensor, data if isinstance(data, tuple) else (data,)))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RecipeError(where, f"they are no tensors ({error})", do="Pass a tensor, or a tuple of them.") from error
-    if any(t.dim() == 0 for t in tensors):
-        raise RecipeError(where, "there is no axis of rows", do="Pass tensors with one row per datum.")
-    for i, t in enumerate(tensors):
-        if len(t) != len(tensors[0]):
-            what = f"tensor {i} has {len(t)} rows, tensor 0 has {len(tensors[0])}"
-            raise RecipeError(where, what, do="Every tensor has one row per datum.")
-    return tensors
 
 
 class Minibatches:
