@@ -7,7 +7,7 @@ from sympy import Add, Expr, S, diff, exp
 from .declared import Block, Supplied, check_per
 from .errors import RecipeError
 from .formulas import formula
-from .symbols import Total, is_site, masked
+from .symbols import Total, Written, is_site, masked
 
 
 class Datum(Supplied):
@@ -31,14 +31,13 @@ def datum(name: str, *, per: Block | None = None) -> Datum:
     return Datum(name, per is not None)
 
 
-class DataTotal(Expr):
+class DataTotal(Written):
     """The sum of an expression over the rows of the data.
 
     On a minibatch the estimate is num_data/rows times the sum over its rows, which is unbiased.
     """
 
-    is_commutative = True
-    is_real = True
+    text_form, latex_form = "data_total({})", r"\sum_{{\mathrm{{data}}}} \left({}\right)"
 
     def __new__(cls, integrand):
         return S.Zero if integrand == 0 else Expr.__new__(cls, integrand)
@@ -54,12 +53,6 @@ class DataTotal(Expr):
         inner, outer = masked(self.integrand, Total)
         through = (diff(inner, d) * diff(chain, s) for d, chain in outer.items())
         return DataTotal((diff(inner, s) + Add(*through)).xreplace(outer))
-
-    def _sympystr(self, printer):
-        return f"data_total({printer._print(self.integrand)})"
-
-    def _latex(self, printer):
-        return r"\sum_{\mathrm{data}} \left(" + printer._print(self.integrand) + r"\right)"
 
 
 def data_total(integrand: Expr | float) -> Expr:

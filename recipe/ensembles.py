@@ -11,14 +11,13 @@ from .calculus import derivative
 from .declared import Block, vector
 from .errors import RecipeError
 from .formulas import formula
-from .symbols import Crossing, Partial, Total, is_site, masked, total
+from .symbols import Crossing, Partial, Total, Written, is_site, masked, total
 
 
-class Outer(Expr):
+class Outer(Written):
     """The matrix v v^T over the sites of a chain, of an expression v with one value per site, for D."""
 
-    is_commutative = True
-    is_real = True
+    text_form = "outer({})"
     is_nonnegative = True  # as of an operator, the sign of the eigenvalues
     is_operator = True
 
@@ -50,9 +49,6 @@ class Outer(Expr):
     def _eval_derivative(self, s):
         """0: what a derivative adds to Gamma is in the divergence."""
         return S.Zero
-
-    def _sympystr(self, printer):
-        return f"outer({printer._print(self.vector)})"
 
     def _latex(self, printer):
         v = printer._print(self.vector)

@@ -64,41 +64,35 @@ def skew_operators(F: Expr) -> set[Symbol]:
 class Divergence(Crossing):
     """sum_j dM_ij/dtheta_j at each site i, for an operator M that is a function of theta."""
 
+    text_form, latex_form = "divergence({})", r"\nabla\!\cdot {}"
+
     def __new__(cls, M):
         return Expr.__new__(cls, M)
 
     def _eval_derivative(self, s):
         return SlopeOfDivergence(*self.args) if s in self.free_symbols else S.Zero
 
-    def _sympystr(self, printer):
-        return f"divergence({printer._print(self.args[0])})"
-
-    def _latex(self, printer):
-        return rf"\nabla\!\cdot {printer._print(self.args[0])}"
-
 
 class SlopeOfDivergence(Crossing):
     """The derivative of the divergence at site i by the block at site i; its total is 0 for a skew operator."""
+
+    text_form = "diagonal(d divergence({}))"
 
     def summed(self, integrand: Expr) -> Expr:
         """0 for a skew operator, else the integrand."""
         return S.Zero if integrand == self and is_skew(self.args[0]) else integrand
 
-    def _sympystr(self, printer):
-        return f"diagonal(d divergence({printer._print(self.args[0])}))"
-
 
 class SlopeOfRow(Crossing):
     """sum_k dF_ik/dtheta_i e_k at site i; its total over sites is the total of e times the divergence of F^T."""
+
+    text_form = "diagonal((d {})({}))"
 
     def summed(self, integrand: Expr) -> Expr:
         """e times the divergence of the transpose."""
         M, e = self.args
         sign = -1 if is_skew(M) else 1
         return sign * e * Divergence(M) if integrand == self else integrand
-
-    def _sympystr(self, printer):
-        return f"diagonal((d {printer._print(self.args[0])})({printer._print(self.args[1])}))"
 
 
 class SlopeOfTotal(Crossing):
@@ -107,6 +101,8 @@ class SlopeOfTotal(Crossing):
     Of total(w F(e)), with w and e free of fields, it is sum_ij w_i dF_ij/dtheta_k e_j at site k; of the trace of F it
     is tr(F'(G) dG/dtheta_k).
     """
+
+    text_form, latex_form = "slope({}, {})", r"\partial_{{{1}}} {0}"
 
     def __new__(cls, whole: Expr, s: Block) -> Expr:
         if whole.is_Add:
@@ -134,9 +130,3 @@ class SlopeOfTotal(Crossing):
         if s == at or any(x.has(s) for part in (w, e) for x in part.atoms(Total, Crossing, Partial)):
             raise RecipeError(f"d {self}/d{s}", "it is not known", do="Let a field act on a momentum in H.")
         return diff(w, s) * SlopeOfRow(F, e) + diff(e, s) * SlopeOfRow(transposed(F), w)
-
-    def _sympystr(self, printer):
-        return f"slope({printer._print(self.args[0])}, {self.args[1]})"
-
-    def _latex(self, printer):
-        return rf"\partial_{{{printer._print(self.args[1])}}} {printer._print(self.args[0])}"

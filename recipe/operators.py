@@ -231,6 +231,8 @@ class Applied(Crossing):
 class Diagonal(Crossing):
     """The diagonal of a formula of an operator, one value per site; 0 for a skew operator."""
 
+    text_form, latex_form = "diagonal({})", r"\mathrm{{diag}}\left({}\right)"
+
     def __new__(cls, F):
         (inside, outside), *others = parts(F)
         if others or outside is not S.One:
@@ -259,18 +261,14 @@ class Diagonal(Crossing):
         """The entry of the matrix for a chain with a single site."""
         return _of_one_site(self.args[0])
 
-    def _sympystr(self, printer):
-        return f"diagonal({printer._print(self.args[0])})"
-
-    def _latex(self, printer):
-        return rf"\mathrm{{diag}}\left({printer._print(self.args[0])}\right)"
-
 
 class Slope(Crossing):
     """sum_k F_ik de_k/ds_i, the derivative of F(e) at site i by the value of s there.
 
     If e at a site reads that site only, the sum is F_ii de_i/ds_i; its total over sites is 0 for skew F and gradient e.
     """
+
+    text_form = "diagonal(({}) d({})/d{})"
 
     def __new__(cls, F, e, s):
         if s not in e.free_symbols:
@@ -288,10 +286,6 @@ class Slope(Crossing):
         """0 for a skew operator applied to a gradient, whose derivative is symmetric; else the integrand."""
         F, e, s = self.args
         return S.Zero if integrand == self and is_skew(F) and _is_gradient(e, s) else integrand
-
-    def _sympystr(self, printer):
-        F, e, s = map(printer._print, self.args)
-        return f"diagonal(({F}) d({e})/d{s})"
 
 
 def _is_at(e: Expr, s: Symbol) -> bool:

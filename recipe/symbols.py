@@ -59,11 +59,23 @@ def is_site(expression: Expr) -> bool:
             return not is_matrix and any(is_site(a) for a in expression.args)
 
 
-class Crossing(Expr):
-    """An expression per site that reads other sites of the chain, such as an operator applied to a vector."""
+class Written(Expr):
+    """A real expression whose text and LaTeX are forms, with {} in the place of each argument."""
 
     is_commutative = True
     is_real = True
+    text_form = ""
+    latex_form = ""
+
+    def _sympystr(self, printer):
+        return self.text_form.format(*map(printer._print, self.args))
+
+    def _latex(self, printer):
+        return self.latex_form.format(*map(printer._print, self.args)) or printer._print_Basic(self)
+
+
+class Crossing(Written):
+    """An expression per site that reads other sites of the chain, such as an operator applied to a vector."""
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
         """The derivative of total(weight * self) by the value of s at a site, at fixed weight."""
