@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import ranks
@@ -14,12 +13,10 @@ from samplers.files import storage
 
 pytestmark = pytest.mark.stated_seed  # of processes, which no shift reaches
 
-SCRIPT = Path(ranks.__file__)
-
 
 def launched(folder, processes):
-    """Run the script on so many ranks; what each has found."""
-    on_ranks(processes, SCRIPT, folder)
+    """What each of so many ranks has found."""
+    on_ranks(processes, ranks.main, folder)
     return [storage.read(folder / f"rank-{r}.safetensors", "found") for r in range(processes)]
 
 

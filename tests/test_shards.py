@@ -1,7 +1,7 @@
 """Parameters that are sharded over 2 and 4 ranks move as those of one process do, and are saved for any number."""
 
 import re
-from pathlib import Path
+from functools import cache
 
 import pytest
 import shards
@@ -12,13 +12,12 @@ from samplers.files import storage
 
 pytestmark = pytest.mark.stated_seed  # of processes, which no shift reaches
 
-SCRIPT = Path(shards.__file__)
 ROUNDING = 1e-9  # of weights of size 1 in float64, over 100 steps at most; 1e-6 is promised
 
 
 def launched(folder, ranks, what="quick"):
-    """Run the script on so many ranks; what each has found, and said."""
-    on_ranks(ranks, SCRIPT, folder, what)
+    """What each of so many ranks has found, and said."""
+    on_ranks(ranks, shards.main, folder, what)
     return [storage.read(folder / f"{what}-{ranks}-{r}.safetensors", "found") for r in range(ranks)]
 
 
@@ -29,6 +28,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(folder):
+    for name in shards.LOOPS:  # what is compiled here no rank compiles
+        alone(name)
     return launched(folder, 2)
 
 
@@ -38,6 +39,7 @@ def four(folder, two):
     return launched(folder, 4)
 
 
+@cache
 def alone(name, **how):
     params = [torch.nn.Parameter(w) for w in shards.weights()]
     return params, shards.walked(name, params, **how)
