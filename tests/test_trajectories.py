@@ -1,16 +1,14 @@
 """C++ kernels of many steps on a symbolic energy: the same numbers as the torch step, the same care for lost chains."""
 
 import ctypes
-import os
 import re
-import subprocess
-import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from covering import covering
+from forked import side_by_side
 from sympy import Rational, cos, exp, gamma, log, symbols, tanh
 
 import integrators
@@ -349,20 +347,11 @@ def test_equal_texts_are_compiled_once_and_damage_is_mended(cold):
 
 
 def test_processes_share_a_cold_cache(cold):
-    """Four, forked from one that has imported what they use."""
-    code = f"""
-import os
-from integrators.kernels import native
-os.fork(), os.fork()
-assert native.library({TINY!r}, ("NUMBER=5",)).answer() == 5
-while True:
-    try:
-        assert os.wait()[1] == 0
-    except ChildProcessError:
-        break
-"""
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, env=os.environ | {native.CACHE: str(cold)}, timeout=120).returncode == 0
+
+    def loaded():
+        assert native.library(TINY, ("NUMBER=5",)).answer() == 5
+
+    side_by_side(4 * [loaded])
     assert len(list(cold.glob("*.so"))) == 1 and not [p for p in cold.iterdir() if p.is_dir()]
 
 
