@@ -116,11 +116,6 @@ def test_every_public_name_is_found_by_a_fresh_interpreter(apart):
     ]
 
 
-@pytest.mark.parametrize("package", ["recipe", "samplers"])
-def test_a_package_is_imported_without_torch(package):
-    assert fresh(f"import {package}, sys; assert 'torch' not in sys.modules").returncode == 0
-
-
 def test_a_file_that_takes_the_place_of_a_package_is_named(tmp_path):
     (tmp_path / "samplers.py").write_text("x = 1")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import recipe"

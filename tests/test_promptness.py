@@ -1,23 +1,62 @@
 """Nothing makes a user wait: processor seconds of importing and compiling, on any machine of this decade."""
 
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from covering import slow
 
 from samplers.testing.cases import CASES
 
+STAGES = {
+    "recipe": "import recipe",
+    "samplers": "import samplers",
+    "schedules": "import samplers.schedules",
+    "commands": """
+from samplers.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    assert [main(argv) for argv in (["list"], ["show", "sgld"], ["emit", "sgld"])] == [0, 0, 0]
+""",
+    "draws": "import samplers.results.draws, samplers.results.plots",
+}
 
-def test_importing_recipe_takes_less_than_a_second_and_no_torch_and_draws_and_plots_import_no_pandas():
-    code = (
-        "import time, sys; import recipe; assert time.process_time() < 1; "
-        "assert not {'torch', 'numpy', 'arviz'} & set(sys.modules); "
-        "import samplers.results.draws, samplers.results.plots; "
-        "assert not {'arviz', 'pandas', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+@cache
+def imported():
+    """The modules after each stage of one process, and its processor seconds."""
+    lines = ["import contextlib, io, json, sys, time", "after = {}"]
+    for stage, text in STAGES.items():
+        lines += [text, f"after[{stage!r}] = [*sys.modules], time.process_time()"]
+    code = "\n".join([*lines, "print(json.dumps(after))"])
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    return {stage: (set(modules), seconds) for stage, (modules, seconds) in json.loads(done.stdout).items()}
+
+
+def test_importing_recipe_takes_less_than_a_second_and_neither_torch_nor_numpy():
+    modules, seconds = imported()["recipe"]
+    assert seconds < 1 and not {"torch", "numpy", "arviz"} & modules
+
+
+def test_importing_samplers_imports_no_torch():
+    assert "torch" not in imported()["samplers"][0]
+
+
+def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
+    names = {"samplers.running", "samplers.running.phases", "samplers.running.schedules", "samplers.schedules"}
+    assert imported()["schedules"][0] - imported()["samplers"][0] == names
+
+
+def test_what_only_reads_formulas_imports_neither_torch_nor_arviz():
+    """What is imported takes its time: sympy alone is half a second, torch one and a half more."""
+    slow = {"torch", "arviz", "matplotlib", "pandas", "scipy", "tqdm", "safetensors"}
+    assert not slow & imported()["commands"][0]
+
+
+def test_draws_and_plots_import_neither_arviz_nor_pandas_nor_matplotlib():
+    assert not {"arviz", "pandas", "matplotlib"} & imported()["draws"][0]
 
 
 LONGEST = dict.fromkeys(["sgld-sa-classification-gibbs", "sghmc-sa-classification-gibbs", "sghmc-relativistic"], 1)

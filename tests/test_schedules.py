@@ -1,8 +1,6 @@
 """Schedules: their formulas, the laws of their sums, what they refuse."""
 
 import math
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -157,18 +155,6 @@ def test_exact_draws_weigh_equally_whatever_their_step_sizes():
     exact, plain = (sample(SGLD, lambda theta: (theta**2).sum() / 2, metropolis=m, **run) for m in (True, False))
     assert exact.step_sizes is None and plain.step_sizes is not None
     assert torch.allclose(exact.average("theta").float(), exact["theta"].mean((0, 1)))
-
-
-def test_importing_schedules_imports_neither_torch_nor_anything_else_of_weight():
-    code = (
-        "import sys, recipe, samplers; before = set(sys.modules); import samplers.schedules; "
-        "print(sorted(set(sys.modules) - before), 'torch' in sys.modules)"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert (
-        output
-        == "['samplers.running', 'samplers.running.phases', 'samplers.running.schedules', 'samplers.schedules'] False\n"
-    )
 
 
 def test_phases_bring_their_own_number_of_steps_for_thinning():
