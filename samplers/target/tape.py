@@ -16,7 +16,7 @@ from recipe.errors import in_short, warn
 from .vectorised import OF_STATES
 from .watch import Watch
 
-CALLS = 64  # of one form, before a tape is made: it costs about twenty
+CALLS = 32  # of one form, before a tape is made, which costs about as many
 FORMS = 8  # of arguments that have tapes, at most
 TRIES = 4  # to make a tape, which an error at some states, or a change of what U reads, prevents
 FIRST, EVERY = 3, 256  # calls beside a tape: the first ones, those by powers of two, and one of so many
