@@ -310,7 +310,7 @@ def draws():
 
 def test_it_stands_in_the_summary_and_in_print(draws):
     assert "bias_step_sd" not in draws.summary().columns
-    result = draws.accuracy(chains=50, steps=240)
+    result = draws.accuracy(chains=50, steps=120)
     table = draws.summary()
     assert table.index.tolist() == ["a[0]", "a[1]", "b"]
     assert table.loc["b", "bias_step_sd"] == result.by_name()["b", "sd"].step

@@ -386,7 +386,7 @@ def test_scoring_on_minibatches_has_the_noise_of_the_gradient_in_its_fisher_matr
         return (t - batch[0].mean(-2)) @ HESSIAN.numpy()
 
     value = Fisher(every=10, until=80, start=8.0)
-    run = dict(warmup=120, step_size=h, chains=20_000, data=(rows,), batch_size=size)
+    run = dict(warmup=120, step_size=h, chains=10_000, data=(rows,), batch_size=size)
     draws = adapted("scoring", value, None, gradient=slope_of_batch, **run)
     assert (value.value.matrix - (HESSIAN + S)).abs().max() < 0.03 * HESSIAN.max()
     chain = linear_chain(integrators.compile(RECIPES["scoring"]), h, HESSIAN, F=value.value)

@@ -112,9 +112,8 @@ BROKEN_OFF += [(name, 1) for name in ("temperatures", "several potentials", "pha
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))
 def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_path, monkeypatch):
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)  # launches stay short
-    kept = dict(checkpoint=Folder(tmp_path / "run", every=0.0))
-    stopped_after(monkeypatch, saves, lambda: drawn(name, **kept))
-    whole, resumed = undisturbed(name), drawn(name, **kept)
+    stopped_after(monkeypatch, saves, lambda: drawn(name, checkpoint=Folder(tmp_path / "run", every=0.0)))
+    whole, resumed = undisturbed(name), drawn(name, checkpoint=tmp_path / "run")
     assert list(whole) == list(resumed) and all(torch.equal(whole[b], resumed[b]) for b in whole)
     assert whole.step_sizes is resumed.step_sizes is None or torch.equal(whole.step_sizes, resumed.step_sizes)
 

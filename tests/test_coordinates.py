@@ -230,7 +230,7 @@ def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right()
 
 @pytest.mark.parametrize("ratio, is_dense", [(0.8, True), (0.5, False)])
 def test_dense_coordinates_that_the_covariance_asks_for_are_taken_unless_they_are_clearly_worse(
-    ratio, is_dense, monkeypatch
+    ratio, is_dense, brief, monkeypatch
 ):
     def trial(pilot, step_size, repeat, axes):
         return Trial(step_size, repeat, 0.9, 0.1 if pilot.coordinates is None else 0.1 * ratio)
@@ -241,7 +241,7 @@ def test_dense_coordinates_that_the_covariance_asks_for_are_taken_unless_they_ar
     assert ("coordinates" in settings.arguments) == is_dense
 
 
-def test_scales_are_kept_where_sites_are_independent():
+def test_scales_are_kept_where_sites_are_independent(brief):
     scales = torch.logspace(0, 2, 4, dtype=F64)
     settings = tune(
         UnderdampedLangevin, lambda t: ((t / scales) ** 2).sum() / 2, init=scales, metropolis=Metropolis(repeat=2)

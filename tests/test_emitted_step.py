@@ -869,7 +869,7 @@ TEXTS = """
 import integrators, samplers
 from integrators.backends.cpp import sweep_source
 from integrators.passes import plan
-for name in ("sgnht", "santa", "sghmc-relativistic"):
+for name in ("sgnht", "santa"):
     step = integrators.compile(samplers.catalogue[name])
     print(step.standalone(), sweep_source(plan(step.program)))
 """

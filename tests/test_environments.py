@@ -37,7 +37,7 @@ import samplers, torch
 from recipe import Energy, RecipeError, total, vector
 from samplers.running import choice
 
-choice.STEPS = 1000
+choice.STEPS = 100
 
 def nobody(number):
     raise KeyError(number)
@@ -49,7 +49,7 @@ U = Energy(theta, U=total(theta**2) / 2)
 
 def run(backend):
     init = torch.zeros(3, dtype=torch.float64)
-    return samplers.sample(samplers.SGHMC, U, init=init, steps=1000, step_size=0.4, seed=1, thin=100, progress=False,
+    return samplers.sample(samplers.SGHMC, U, init=init, steps=100, step_size=0.4, seed=1, thin=10, progress=False,
                            backend=backend)
 
 with warnings.catch_warnings(record=True) as told:

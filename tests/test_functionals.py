@@ -69,7 +69,7 @@ def test_a_function_of_named_tensors_sees_them_by_name():
     def both(theta):
         return torch.stack([theta["a"].sum(), theta["b"]])
 
-    named = run(lambda t: bowl(t["a"]) + t["b"] ** 2 / 8, init=start, chains=4, steps=400, step_size=0.5)
+    named = run(lambda t: bowl(t["a"]) + t["b"] ** 2 / 8, init=start, chains=4, steps=200, step_size=0.5)
     result = named.accuracy(of=both, chains=16, steps=100).by_name()
     assert list(result) == [(f"both[{k}]", statistic) for k in (0, 1) for statistic in ("mean", "sd")]
     own = named.accuracy(chains=16, steps=100).by_name()["b", "sd"]  # pairs of another length: 5 % of an sd of 2.3

@@ -313,7 +313,7 @@ def test_accepted_chains_have_the_law_at_a_large_step(recipe):
     weights = np.exp(-(z**4 / 4 - z**2 / 2 + z / 3) / T)
     weights /= weights.sum()
     U_of_theta = Energy(theta, U=total(theta**4 / 4 - theta**2 / 2 + theta / 3))
-    run = dict(init=torch.zeros(2, dtype=torch.float64), chains=chains, warmup=150, steps=1, step_size=0.5, seed=3)
+    run = dict(init=torch.zeros(2, dtype=torch.float64), chains=chains, warmup=80, steps=1, step_size=0.5, seed=3)
     draws = samplers.sample(recipe, U_of_theta, temperature=T, metropolis=True, backend="cpp", progress=False, **run)
     assert 0.3 < np.mean(draws.info["acceptance"]) < 0.999
     scores = {}

@@ -272,7 +272,7 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
         assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
 
 
-def test_a_mapped_recipe_is_tuned_as_the_energy_of_z():
+def test_a_mapped_recipe_is_tuned_as_the_energy_of_z(brief):
     """The settings are those of LANGEVIN at U(exp z) - total(z); starts are of theta, and the run takes them."""
     how = dict(mass=1.0, metropolis=Metropolis(repeat=2), chains=16, seed=1)
     of_theta = samplers.tune(

@@ -338,9 +338,11 @@ def test_weights_that_have_not_moved_are_not_to_take_a_larger_lr_where_minibatch
 
 def test_batches_of_all_data_heat_nothing():
     """The move between two steps is no noise of minibatches; what is supplied, is supplied by nobody."""
-    report = loop(batch=N, **CALM).report()
+    report = loop(batch=N, steps=320, **CALM).report()
     assert not report.wrong and "heat of the minibatches of group 0: each batch is all of the data" in report.unasked
-    (heat,) = [f for f in loop(batch=N, B=4.0, **CALM).report() if f.question == "heat of the minibatches over T"]
+    (heat,) = [
+        f for f in loop(batch=N, B=4.0, steps=320, **CALM).report() if f.question == "heat of the minibatches over T"
+    ]
     assert heat.value == -4 / 5 and heat.error == 0
 
 

@@ -135,7 +135,7 @@ def test_the_kinds_of_unsound_recipes_fail_by_the_questions_that_are_for_them():
     topics = {"properness": "normalisable", "boundary": "boundary", "reach": "reached", "temperature": "marginal"}
     topics |= {"frozen blocks": "stationary", "jump": "smooth", "tail": "normalisable"}
     seen = set()
-    for one in (*unsound_of("sgnht"), *unsound_of("sgld")):
+    for one in (*unsound_of("hmc-randomised"), *unsound_of("sgld")):
         certificate = one.certificate
         if certificate is None:  # refused when it is declared
             assert one.kind in ("properness", "curl")
