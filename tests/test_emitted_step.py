@@ -269,7 +269,7 @@ def test_the_emitted_step_equals_the_program_and_its_flows(case):
             assert worst(emitted, by_oracle(oracle, step, state, drawn, parameters)) <= 1e-12
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covering(CASES, ALWAYS))
 def test_a_float32_step_stays_float32_and_is_close_to_float64(case):
     step = built(case)
     state, drawn, parameters = inputs(step, 4, (3,))

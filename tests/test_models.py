@@ -320,8 +320,8 @@ def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path, brief):
 
 def test_the_errors_that_are_stated_are_of_the_variables():
     energy = model({"s": Gamma(3 * ONE, ONE)}, lambda v: 0 * v["s"])
-    draws = sample(UnderdampedLangevin, energy, steps=300, warmup=50, step_size=0.4, chains=20, progress=False)
-    figures = draws.accuracy(chains=40, steps=60).by_name()
+    draws = sample(UnderdampedLangevin, energy, steps=150, warmup=50, step_size=0.4, chains=40, progress=False)
+    figures = draws.accuracy(chains=80, steps=30).by_name()
     assert figures["s", "mean"].law == pytest.approx(3.0, rel=0.2)
 
 

@@ -5,7 +5,7 @@ Signs of Q and factors of D that give other valid samplers are seen only here.
 """
 
 from functools import cache
-from itertools import cycle
+from itertools import cycle, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -338,8 +338,12 @@ def compiled(name):
     return compile(CASES[name].recipe)
 
 
-@pytest.mark.parametrize("T", [0.01, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize("name", catalogue)
+# each temperature, and all of them where some are refused
+TEMPERATURES = (0.01, 0.5, 1.0, 3.0)
+EACH_TEMPERATURE = {*zip(catalogue, cycle(TEMPERATURES)), *product(FLOORS, TEMPERATURES)}
+
+
+@pytest.mark.parametrize("name, T", covering(product(catalogue, TEMPERATURES), EACH_TEMPERATURE))
 def test_the_injected_variance_is_one_at_every_temperature_above_the_gradients(name, T):
     """However large or small what is adapted has become; below the temperature of the gradient the step is refused."""
     step = compiled(name)

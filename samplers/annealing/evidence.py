@@ -125,7 +125,7 @@ def evidence(
 
     >>> from samplers import MALA
     >>> law = torch.distributions.Normal(torch.zeros(2), 1.0)
-    >>> result = evidence(MALA, lambda x: (x**2).sum()/8, reference=law, chains=400)
+    >>> result = evidence(MALA, lambda x: (x**2).sum()/8, reference=law, chains=200)
     >>> abs(result.log_evidence - math.log(8*math.pi)) < 4*result.error, result.error < 0.1
     (True, True)
     """
