@@ -133,7 +133,7 @@ def test_a_forged_record_is_refused(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*have accepted none")  # a chain may stay in the neck, as a funnel's do
 def test_the_report_of_a_funnel_names_where_and_what_to_rewrite():
     init = {"mu": 4 * ONE, "tau": 2 * ONE, "effect": torch.full((8,), 4.0, dtype=F64)}
-    draws = ran(schools(), steps=200, warmup=50, init=init)
+    draws = ran(schools(), steps=120, warmup=30, init=init)
     by_question = {f.question: f for f in draws.report()}
     divergent, fraction = by_question["divergent proposals"], by_question["E-BFMI"]
     assert divergent.ok is False and "begin at tau below" in divergent.cure
