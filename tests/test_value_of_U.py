@@ -96,10 +96,10 @@ def test_one_pass_of_a_torch_energy_gives_value_and_gradient():
         return well(theta)
 
     settings = dict(init=torch.zeros(2), chains=3, step_size=0.01, progress=False)
-    samplers.sample(CONTOUR, energy, steps=10, **settings)
+    samplers.sample(CONTOUR, energy, steps=5, **settings)
     few = len(calls)
-    samplers.sample(CONTOUR, energy, steps=30, **settings)
-    assert len(calls) - few - few == 20
+    samplers.sample(CONTOUR, energy, steps=15, **settings)
+    assert len(calls) - few - few == 10
 
 
 # ---- what is said of it
