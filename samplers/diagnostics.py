@@ -13,9 +13,9 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
 from .results import statistics
-from .results.arguments import FINITE
 from .results.draws import Draws
 from .results.temperatures import Temperature, configurational_temperature, kinetic_temperature
+from .results.tensor_checks import FINITE
 
 __all__ = [
     "effective_sample_size",

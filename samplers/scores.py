@@ -12,7 +12,7 @@ import torch
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
-from .results.arguments import checked, distributions, noise_variances, package, tensor_of
+from .results.tensor_checks import checked, distributions, noise_variances, package, tensor_of
 
 __all__ = [
     "accuracy",

@@ -20,8 +20,8 @@ import integrators
 import samplers
 from samplers import SGHMC, SGLD, catalogue
 from samplers.cli import INTRODUCTION, main
+from samplers.cli.command_line import NUMBERS, _parsers
 from samplers.cli.lookup import find_energy, find_recipe
-from samplers.cli.program import NUMBERS, _parsers
 from samplers.results.draws import Draws
 from samplers.target.targets import TARGETS
 from samplers.testing.layers import LAYERS

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         print(INTRODUCTION, end="")
         return 0
     try:
-        from .program import run  # imports sympy
+        from .command_line import run  # imports sympy
 
         return run(argv)
     except KeyboardInterrupt:

@@ -199,7 +199,7 @@ def _check_outputs(out: str | None, plot: str | None) -> None:
     if plot is not None and Path(plot).suffix not in PICTURES:
         raise RecipeError(f"--plot {plot}", "its name is not that of a picture", do=f"End it in {', '.join(PICTURES)}.")
     if plot is not None:
-        from ..results.arguments import package  # imports torch
+        from ..results.tensor_checks import package  # imports torch
 
         package(f"--plot {plot}", "matplotlib.figure")
 

@@ -16,12 +16,12 @@ from recipe.results import aligned, html_table
 from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
-from .arguments import checked_log_weights, checked_step_sizes, refuse_weights
 from .findings import Report
 from .functional import Functional
 from .predictive import predictions_of
 from .record import arviz_of, check_record, named
 from .report import ALPHA, TOLERANCE, Subject, report_of
+from .tensor_checks import checked_log_weights, checked_step_sizes, refuse_weights
 
 if TYPE_CHECKING:
     import pandas

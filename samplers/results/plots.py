@@ -12,7 +12,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 
 from . import statistics
-from .arguments import package
+from .tensor_checks import package
 
 WHERE = "draws, plot"
 POINTS = 2000  # of a line

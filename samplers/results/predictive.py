@@ -9,7 +9,7 @@ from torch.func import functional_call
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
-from .arguments import STATE, check_tensors, checked, distributions, expanded, noise_variances, tensor_of
+from .tensor_checks import STATE, check_tensors, checked, distributions, expanded, noise_variances, tensor_of
 
 WHERE = "draws, predict"
 FUNCTION = "Pass a function f(theta, rows) of one draw and of rows of X, or the nn.Module that the run began with."

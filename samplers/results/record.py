@@ -11,10 +11,10 @@ import torch
 
 from recipe.errors import RecipeError
 
-from .arguments import FINITE, package, tensor_of
 from .averages import Agreement
 from .geometry import check_geometry
 from .report import ALPHA
+from .tensor_checks import FINITE, package, tensor_of
 
 WHERE = "draws, to_arviz"
 NAMED = 8  # lost chains that are named

@@ -11,7 +11,7 @@ from integrators import noise, streams
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .arguments import FINITE, STATE, check_tensors
+from .tensor_checks import FINITE, STATE, check_tensors
 
 
 class SWAG:

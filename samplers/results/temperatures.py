@@ -9,9 +9,9 @@ import torch
 from recipe.arguments import check_known, number
 from recipe.errors import RecipeError
 
-from .arguments import FINITE, expanded, tensor_of
 from .averages import average_of
 from .statistics import LEAST, flattened, moments
+from .tensor_checks import FINITE, expanded, tensor_of
 
 KINETIC = "kinetic_temperature"
 CONFIGURATIONAL = "configurational_temperature"

@@ -10,7 +10,7 @@ from torch.nn.utils import get_total_norm
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from ..results.arguments import check_tensors
+from ..results.tensor_checks import check_tensors
 from ..target.layers import fault_of
 from ..target.means import check_mean, chunks
 from .minibatches import Minibatches, Rows
