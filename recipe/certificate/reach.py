@@ -100,9 +100,7 @@ def described(explicit: Explicit, directions: np.ndarray) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def rank(
-    explicit: Explicit, *, refreshed: Sequence[Symbol] = (), timed: bool = False, seed: int = 0
-) -> tuple[int, np.ndarray]:
+def rank(explicit: Explicit, *, refreshed: Sequence[Symbol] = (), timed: bool = False) -> tuple[int, np.ndarray]:
     """The greatest rank over a few random states, and the unreached directions there, as rows.
 
     `refreshed`: coordinates that a jump redraws; `timed`: whether discrete coordinates jump at random times, between
@@ -115,7 +113,7 @@ def rank(
         return field(z) + np.einsum("ijn,jn->in", columns(z), w)
 
     width = explicit.size + len(refreshed) + timed
-    return rank_of(velocity, explicit.blocks, INTERVALS * explicit.size, width, seed=seed)
+    return rank_of(velocity, explicit.blocks, INTERVALS * explicit.size, width)
 
 
 def rank_of(
@@ -125,14 +123,13 @@ def rank_of(
     width: int,
     *,
     lengths: Sequence[float] = LENGTHS,
-    seed: int = 0,
 ) -> tuple[int, np.ndarray]:
     """The rank of a path's endpoint as a function of its controls, and the unreached directions, as in `rank`.
 
     A rank without a gap between what counts and what does not is a lower bound, and no direction is known as unreached.
     `velocity`: of states (size, N) and controls (width, N); `blocks`: of the coordinates.
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     best = (-1, np.eye(len(blocks)))
     for length in lengths:
         if length > USUAL and len(best[1]):

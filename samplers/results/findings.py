@@ -103,9 +103,9 @@ def banded(
     return Finding(question, of, average.value, average.error, *ends, cure, chance <= 2 / 3 * WIDEST * T)
 
 
-def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str, limit: float = R_HAT) -> Finding:
-    """The finding on an R-hat: at most `limit`; chance of probability `alpha` that leaves more leaves it open."""
-    return Finding("R-hat", of, agreement.r_hat, None, 0.0, limit, cure, chance=agreement.most(alpha))
+def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Finding:
+    """The finding on an R-hat: at most R_HAT; chance of probability `alpha` that leaves more leaves it open."""
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, R_HAT, cure, chance=agreement.most(alpha))
 
 
 @dataclass(frozen=True, repr=False)

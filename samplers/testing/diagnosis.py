@@ -40,7 +40,6 @@ from .results import Result
 LONG = 500  # operations of a residual, beyond which missing terms are not looked for
 SHARES = (S.One, S.Half, S.NegativeOne, S(2))  # missing shares of a term: dropped, halved, doubled, of the wrong sign
 
-Term = tuple[Block, Expr]  # of the drift of a block
 Drift = dict[Block, Expr]
 
 
