@@ -22,6 +22,7 @@ from ..target.coordinates import Affine
 
 STUCK = 0.02  # the least acceptance of a chain in the harmonic mean
 TRIAL = 160  # words of a trial
+ENOUGH = 4.0  # effective draws of a chain, after which half of them are a trial
 LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
     "accepted none of",
@@ -148,17 +149,28 @@ def jittered(step_size: float, repeat: int) -> float | Jittered:
 
 
 def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
-    """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares."""
-    steps = max(LEAST_DRAWS, TRIAL // repeat)
-    draws = pilot.run([jittered(step_size, repeat)], steps, repeat)
-    theta = pilot.flat(draws[pilot.recipe.targets[0].name])
+    """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares.
+
+    A run of half the words is enough where its sample size is `ENOUGH` a chain.
+    """
+    steps = max(LEAST_DRAWS, TRIAL // (2 * repeat))
+    runs: list[dict[str, torch.Tensor]] = []
+    size = 0.0
+    while not runs or (size < ENOUGH and len(runs) * steps * repeat < TRIAL):
+        runs.append(pilot.run([jittered(step_size, repeat)], steps, repeat))
+        draws, work = (torch.cat([run[name] for run in runs], 1) for name in (pilot.recipe.targets[0].name, "work"))
+        size = _least_size(pilot.flat(draws), axes) / len(draws)
+    by_chain = acceptance(work.to(torch.float64) / float(pilot.fixed["temperature"]))
+    accepted = 1 / by_chain.clamp(min=STUCK).reciprocal().mean()  # a chain that stands still counts as many that move
+    return Trial(step_size, repeat, float(accepted), size / (work.shape[1] * repeat))
+
+
+def _least_size(theta: torch.Tensor, axes: torch.Tensor) -> float:
+    """The least sample size of draws `(chains, draws, sites)`: of some sites, of directions `axes`, of squares."""
     some = theta[..., :: max(1, theta.shape[-1] // SITES)]
     values = torch.cat([some, theta @ axes.to(theta).T], -1)
     values = values - values.mean((0, 1))
-    sizes = sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0)
-    by_chain = acceptance(draws["work"].to(torch.float64) / float(pilot.fixed["temperature"]))
-    accepted = 1 / by_chain.clamp(min=STUCK).reciprocal().mean()  # a chain that stands still counts as many that move
-    return Trial(step_size, repeat, float(accepted), float(sizes.min()) / (len(theta) * steps * repeat))
+    return float(sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0).min())
 
 
 def in_words(trials: Sequence[Trial]) -> str:

@@ -18,13 +18,18 @@ STRETCHES = 320  # at each step size
 
 
 def coarse(pilot: Pilot, target: float, where: str) -> float:
-    """The step size of a target acceptance, to some ten per cent, for an energy of any scale."""
-    rates = acceptance(pilot.works(COARSE, 2)).tolist()
-    h = where_it_falls(COARSE, rates, target)
-    if h is None:
+    """The step size of a target acceptance, to some ten per cent, for an energy of any scale: by halving `COARSE`."""
+    rates: dict[int, float] = {}
+    low, high = -1, len(COARSE)
+    while high - low > 1:
+        k = (low + high) // 2
+        rates[k] = float(acceptance(pilot.works(COARSE[k : k + 1], 2)))
+        low, high = (k, high) if rates[k] >= target else (low, k)
+    if low < 0:
         what = f"not even steps of {COARSE[0]:.0e} are accepted, but {100 * rates[0]:.0f} % of them"
         raise RecipeError(where, what, do="Is the energy smooth? Try float64, and a word that is exact as h goes to 0.")
-    return h
+    around = [k for k in (low, high) if k in rates]
+    return where_it_falls([COARSE[k] for k in around], [rates[k] for k in around], target) or COARSE[low]
 
 
 def corrected(h: float, rate: float, target: float) -> float:
