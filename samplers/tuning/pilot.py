@@ -34,12 +34,21 @@ SITES = 64  # whose sample size is estimated
 
 
 @dataclass
+class Spent:
+    """What pilots have spent together: `runs`, `gradients`, and states that chains have left for those of others."""
+
+    runs: int = 0
+    gradients: int = 0
+    states: int = 0
+
+
+@dataclass
 class Pilot:
     """Chains that are moved by short Metropolised runs, whose law is exp(-H/T) at every step size.
 
     `fixed`: arguments of `samplers.sample` for all runs; `theta`: the last states, `(chains, *shape)`, in `coordinates`
-    if given; `runs` counts the runs, `gradients` those of all chains: one a word, and those that the caller adds;
-    `bar`: shows them; `end`: when the pilot is late, by `time.monotonic`.
+    if given; `spent`: by all runs, a gradient for each word of a chain, and by the caller; `bar`: shows gradients;
+    `end`: when the pilot is late, by `time.monotonic`.
     """
 
     recipe: Recipe
@@ -49,8 +58,7 @@ class Pilot:
     theta: torch.Tensor
     parameters: dict[str, Any] = field(default_factory=dict)
     coordinates: Affine | None = None
-    runs: int = 0
-    gradients: int = 0
+    spent: Spent = field(default_factory=Spent)
     bar: Bar = field(default_factory=lambda: Bar("pilot", 0, shown=False))
     end: float = math.inf
 
@@ -64,8 +72,8 @@ class Pilot:
 
         Ctrl-C raises KeyboardInterrupt, since settings chosen from a part of a run would not be reproducible.
         """
-        self.runs += 1
-        self.gradients += len(step_sizes) * steps * repeat * len(self.theta)
+        self.spent.runs += 1
+        self.spent.gradients += len(step_sizes) * steps * repeat * len(self.theta)
         target = self.recipe.targets[0].name
         with warnings.catch_warnings(), ended_by_interrupt():
             for what in EXPECTED:
@@ -77,7 +85,7 @@ class Pilot:
                 chains=len(self.theta),
                 phases=[Phase(steps, step_size=h) for h in step_sizes],
                 step_size=step_sizes[0],
-                seed=seed_of(self.seed, self.runs),
+                seed=seed_of(self.seed, self.spent.runs),
                 metropolis=Metropolis(repeat),
                 keep="work",
                 progress=False,
@@ -88,6 +96,11 @@ class Pilot:
         self.theta = _freed(there[target], self.theta)
         self.bar.update(len(step_sizes) * steps * repeat * len(self.theta))
         return there
+
+    def leave(self, kept: torch.Tensor) -> None:
+        """Has chains that are not `kept`, `(chains,)`, go on from the states of those that are."""
+        self.theta = taken_over(self.theta, kept)
+        self.spent.states += int((~kept).sum())
 
     def flat(self, theta: torch.Tensor) -> torch.Tensor:
         """Draws mapped out of the coordinates, `(chains, draws, sites)` in float64."""
@@ -110,11 +123,18 @@ def _freed(draws: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     If fewer than half of the chains have moved, the step size is to blame, and all keep their own.
     """
     moved = (draws != start[:, None]).flatten(1).any(1)
-    movers = moved.nonzero().flatten()
-    if 2 * len(movers) < len(moved):
-        return draws[:, -1]
-    chains = torch.arange(len(moved), device=draws.device)
-    return draws[torch.where(moved, chains, movers[chains % len(movers)]), -1]
+    return draws[:, -1] if 2 * moved.sum() < len(moved) else taken_over(draws[:, -1], moved)
+
+
+def taken_over(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """States `(chains, *shape)`, where a chain that is not `kept`, `(chains,)`, takes over that of one that is.
+
+    >>> taken_over(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]))
+    tensor([1., 3., 3.])
+    """
+    others = kept.nonzero().flatten()
+    chains = torch.arange(len(kept), device=kept.device)
+    return states[torch.where(kept, chains, others[chains % len(others)])]
 
 
 def acceptance(works: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,6 @@ def preconditioned(
     if max(plain.r_hat, dense.r_hat) > APART:  # sample sizes of chains apart tell nothing
         is_better = dense.r_hat < plain.r_hat
     best = dense if is_better else plain
-    best.pilot.runs, best.pilot.gradients = dense.pilot.runs, dense.pilot.gradients  # of both
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
     number = len(dense.later.flatten(0, 1))
     of_which = {

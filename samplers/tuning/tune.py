@@ -28,7 +28,7 @@ from ..target.target import check_energy_is_asked_for, check_unweighted, data_of
 from ..target.traced import tried
 from .gradient_noise import Kick, gradient_noise, kick_of, without
 from .mode import EnergyAt
-from .pilot import Pilot
+from .pilot import Pilot, taken_over
 from .preconditioning import preconditioned
 from .problem import Problem
 from .tuner import APART, MET, Tuner
@@ -100,7 +100,8 @@ def tune(
     Pilot runs of 32 chains start at `init`, at 32 starts over all where there are more, a model's at draws of its
     priors, and are Metropolised, so that their law is exp(-U/T) at every step size. Windows of them follow each other
     until chains have met, as by R-hat; no mode is asked for, and U may be unbounded, as that of scales that may be 0
-    is. They choose:
+    is. A chain where exp(-U/T) has no weight beside most others, as in a mode of a far greater U, goes on from another
+    one's state. They choose:
 
     * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the ranges of
       draws and of gradients there; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the
@@ -233,22 +234,23 @@ def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) 
 def _finite(value: Callable, starts: torch.Tensor, where: str) -> torch.Tensor:
     """The starts `(chains, *shape)`, where a chain whose U or slope is not finite takes the start of another one."""
     jet = differentiated(value, starts)
-    finite = (jet.value.isfinite() & jet.slope.flatten(1).isfinite().all(1)).nonzero().flatten()
-    if not len(finite):
+    finite = jet.value.isfinite() & jet.slope.flatten(1).isfinite().all(1)
+    if not finite.any():
         what = f"U or its slope is not finite at the start of each of {len(starts)} chains"
         raise RecipeError(where, what, do="Give another init, or start in float64.")
-    chains = torch.arange(len(starts), device=starts.device)
-    return starts[torch.where(torch.isin(chains, finite), chains, finite[chains % len(finite)])]
+    return taken_over(starts, finite)
 
 
 def _account(tuner: Tuner) -> dict[str, Any]:
     """The choices with their reasons, and the numbers of tuning."""
     low, high = (float(x) for x in tuner.units.aminmax())
+    spent = tuner.pilot.spent
+    left = f", {spent.states} times from that of another, as the place of its own had no weight" * bool(spent.states)
     return {
-        "init": f"the last states of pilot runs of {PILOTS} chains",
+        "init": f"the last states of pilot runs of {PILOTS} chains{left}",
         **tuner.reasons,
         "chains": PILOTS,
-        "gradients": tuner.pilot.gradients,
+        "gradients": spent.gradients,
         "r_hat": round(tuner.r_hat, 4),
         "ratio_of_scales": float(f"{high / low:.3g}"),
     }

@@ -15,8 +15,9 @@ from .pilot import Pilot, Trial, acceptance, in_words, jittered, trial
 from .problem import Problem
 from .roles_of_parameters import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, corrected, step_size_of_bias, where_it_falls
+from .strays import have_weight
 
-SHORTEST, LONGEST = 60, 400  # words in a window
+SHORTEST, LONGEST = 60, 240  # words in a window
 FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a window
 SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
 MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
@@ -25,7 +26,7 @@ LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosentha
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.9  # that of proposals with new momenta, above the 0.65 of Beskos et al. (2013): tails hold chains back
 OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
-UNDAMPED, LONG = 8, 32  # words of a proposal in the windows, where momenta are drawn anew before each
+UNDAMPED, SHORT, LONG = 8, 3, 32  # words of a proposal in the windows: at first, least, most; momenta are drawn anew
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -110,7 +111,7 @@ class Tuner:
         """Runs so many words at several step sizes, and sets scales, damping and the next step size."""
         sizes = [self.guess * factor for factor in FACTORS]
         run = self.pilot.run(sizes, max(2, words // (self.words * len(sizes))), self.words)
-        draws = run[self.pilot.recipe.targets[0].name]
+        draws, work = self._of_weight(run[self.pilot.recipe.targets[0].name], run["work"])
         self.r_hat = float(split_r_hat(draws).nan_to_num(nan=1.0).max())
         self.pilot.bar.tell(f"windows: R-hat of {words} words {self.r_hat:.3g}")
         self.later = draws if self.r_hat < MET else draws[:, draws.shape[1] // 2 :]
@@ -120,17 +121,25 @@ class Tuner:
         variance, axis = _widest(self.later.flatten(0, 1) * weights)
         self.axis = axis * weights.expand(draws.shape[2:]).flatten().to(axis)
         self.frequency = self._damp(variance)
-        rates = acceptance(self.pilot.by_size(run["work"], len(sizes))).tolist()
+        rates = acceptance(self.pilot.by_size(work, len(sizes))).tolist()
         rising = sorted(range(len(sizes)), key=sizes.__getitem__)
         sizes, rates = [sizes[k] for k in rising], [rates[k] for k in rising]
         self.guess = where_it_falls(sizes, rates, self._wanted) or sizes[0]
         if self.words > 1:
-            self.words = int(min(LONG, max(UNDAMPED, self._longest(1) / self.guess)))
+            self.words = int(min(LONG, max(SHORT, self._longest(1) / self.guess)))
+
+    def _of_weight(self, draws: torch.Tensor, work: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The draws and works of the chains that are where exp(-U/T) has weight, from whose states the others go on."""
+        late = some_of(draws[:, draws.shape[1] // 2 :])
+        U = self.energy.at(late.flatten(0, 1)).unflatten(0, late.shape[:2])
+        kept = have_weight(late.flatten(2), U.to(torch.float64) / self.root_temperature**2)
+        self.pilot.leave(kept)
+        return draws[kept], work[kept]
 
     @property
     def is_spent(self) -> bool:
         """Whether the gradients of the budget, or the seconds of the pilot, are spent."""
-        return self.pilot.gradients >= self.budget or self.pilot.is_late
+        return self.pilot.spent.gradients >= self.budget or self.pilot.is_late
 
     def begin(self, repeat: int | None, *axes: torch.Tensor) -> None:
         """Tries the given number of words of a proposal, or those of somewhat less than a quarter period.
@@ -254,8 +263,8 @@ class Tuner:
         Source: Seyboldt, Carlson & Carpenter 2026, "Preconditioning Hamiltonian Monte Carlo by minimizing Fisher
         divergence", with ranges in place of standard deviations.
         """
-        points = self.later[:, :: max(1, self.later.shape[1] // SLOPES)].flatten(0, 1)
-        self.pilot.gradients += len(points)
+        points = some_of(self.later).flatten(0, 1)
+        self.pilot.spent.gradients += len(points)
         ordered = [x.nan_to_num().sort(0).values for x in (points, self.energy.gradient(points))]
         wide, steep = (x[3 * len(x) // 4] - x[len(x) // 4] for x in ordered)
         units = self.root_temperature * (wide / steep).sqrt()
@@ -303,6 +312,11 @@ class Tuner:
                 f"{parameters[name]:.3g}: the momenta forget at the frequency of the widest direction, "
                 f"{self.frequency:.3g} per unit of time"
             )
+
+
+def some_of(draws: torch.Tensor) -> torch.Tensor:
+    """At most `SLOPES` draws of each chain, at equal distances."""
+    return draws[:, :: math.ceil(draws.shape[1] / SLOPES)]
 
 
 def _widest(points: torch.Tensor) -> tuple[float, torch.Tensor]:
