@@ -102,20 +102,20 @@ def test_tuned_exact_chains_have_the_moments_of_the_target(name, recipe, given):
 
 
 def tuned(progress=False):
-    return tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=3, progress=progress)
+    return tune(SGLD, TARGETS["double-well"], init=torch.ones(1, dtype=F64), seed=7, progress=progress)
 
 
 once = cache(tuned)
 
 
 def test_the_same_arguments_give_the_same_settings_and_an_account_of_them(capsys):
-    """A bar shows what is spent; where chains have met no longer window follows, which would cost 36,416 gradients."""
+    """A bar shows what is spent; where chains have met no longer window follows, which would cost 28,864 gradients."""
     first = once()
     assert not capsys.readouterr().err
     second = tuned(progress=True)
     shown = capsys.readouterr().err
     spent = int(re.findall(r"sgld, tune: .* (\d+)/200000 .* trials: effective draws a gradient", shown)[-1])
-    assert 0.9 < spent / second.reasons["gradients"] <= 1 and second.reasons["gradients"] < 28_000
+    assert 0.9 < spent / second.reasons["gradients"] <= 1 and second.reasons["gradients"] < 25_000
     assert first.arguments["step_size"] == second.arguments["step_size"]
     assert torch.equal(first.arguments["init"].point["theta"], second.arguments["init"].point["theta"])
     assert first.arguments["init"].point["theta"].shape == (4, 1) and first.arguments["metropolis"].repeat == 1

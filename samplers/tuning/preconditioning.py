@@ -17,10 +17,10 @@ from ..target.coordinates import Affine, Mapped
 from .pilot import Pilot
 from .problem import Problem
 from .roles_of_parameters import scale_of
-from .tuner import APART, LONGEST, MET, Tuner
+from .tuner import APART, LONGEST, MET, SHORTEST, Tuner
 
 FEWEST, MOST = 2, 200  # sites of a dense covariance
-WINDOWS = 3  # of dense coordinates, at most
+WINDOWS = 4  # of dense coordinates, at most
 ALIKE = 3.0  # condition of a covariance, in units of the scales, below which dense coordinates are not tried
 CHANCE = 1.4  # ratio of efficiencies that chance makes of two tuners' trials, against what the covariance says
 
@@ -56,14 +56,14 @@ def preconditioned(
     if plain.is_spent:
         plain.reasons["coordinates"] = "those of the energy: the budget is spent"
         return plain
-    dense = _dense(plain, parameters, held, where)
+    dense, draws = _dense(plain, parameters, held, where)
     dense.begin(repeat, plain.axis)
     is_better = CHANCE * dense.best.efficiency >= plain.best.efficiency
     if max(plain.r_hat, dense.r_hat) > APART:  # sample sizes of chains apart tell nothing
         is_better = dense.r_hat < plain.r_hat
     best = dense if is_better else plain
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
-    number = len(dense.later.flatten(0, 1))
+    number = len(draws.flatten(0, 1))
     of_which = {
         True: f"dense, by the shrunk covariance of {number} pilot draws, of condition {seen:.2g} before: {worth}",
         False: f"those of the energy: a dense map is worth {worth}",
@@ -72,10 +72,16 @@ def preconditioned(
     return best
 
 
-def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str) -> Tuner:
-    """A tuner in dense coordinates, by the covariance of draws, and by that of its own until this is round."""
+def _dense(
+    plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any], where: str
+) -> tuple[Tuner, torch.Tensor]:
+    """A tuner in dense coordinates, by the covariance of its own draws as soon as this is round, and these draws.
+
+    The draws of a window make the coordinates of the next one; the last one is short, for the step size alone.
+    """
     pilot, draws = plain.pilot, plain.later
     coordinates = Affine(torch.zeros_like(draws[0, 0]), torch.eye(draws[0, 0].numel()).to(draws))
+    is_round, r_hat = False, math.inf
     for _ in range(WINDOWS):
         coordinates = refined(coordinates, draws)
         theta = coordinates.inverse(pilot.theta if pilot.coordinates is None else pilot.coordinates(pilot.theta))
@@ -83,15 +89,16 @@ def _dense(plain: Tuner, parameters: Mapping[str, Any], held: Mapping[str, Any],
         pilot = replace(
             pilot, energy=problem.of_target(), theta=theta, parameters=dict(parameters), coordinates=coordinates
         )
-        tuner = Tuner(problem, pilot, held, 0, where, scaled=False)
-        tuner.settle(LONGEST)  # one window
-        tuner.budget = plain.budget
-        draws = tuner.later
-        flat = draws.flatten(2)
-        is_round = tuner.r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat)
+        tuner = Tuner(problem, pilot, held, plain.budget, where, scaled=False)
+        tuner.window(SHORTEST if is_round else LONGEST)
         if is_round or tuner.is_spent:
             break
-    return tuner
+        draws, r_hat = tuner.later, tuner.r_hat
+        flat = draws.flatten(2)
+        is_round = r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat)
+    tuner.r_hat = min(tuner.r_hat, r_hat)  # that of a short window is high
+    tuner.explain()
+    return tuner, draws
 
 
 def may_be_dense(problem: Problem, pilot: Pilot) -> bool:

@@ -26,7 +26,7 @@ LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosentha
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.9  # that of proposals with new momenta, above the 0.65 of Beskos et al. (2013): tails hold chains back
 OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
-UNDAMPED, SHORT, LONG = 8, 3, 32  # words of a proposal in the windows: at first, least, most; momenta are drawn anew
+SHORT, LONG = 3, 32  # words of a proposal in the windows, where momenta are drawn anew before each
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -64,7 +64,7 @@ class Tuner:
         self.reasons: dict[str, Any] = {}
         self.chosen: dict[str, Any] = {}
         self.has_momenta = bool(pilot.recipe.momenta)
-        self.words = UNDAMPED if self.has_momenta and damping is None else 1  # of a proposal in the windows
+        self.words = SHORT if self.has_momenta and damping is None else 1  # of a proposal in the windows
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
         self.scale = scale if scale is not None and scale.parameter.name not in held else None
         self.damping = damping if damping is not None and damping.parameter.name not in held else None
@@ -80,19 +80,16 @@ class Tuner:
         self.trials: list[Trial] = []
         self.best: Trial
         self.guess = coarse(pilot, self._wanted, where)
+        self._lengthen()
 
-    def settle(self, words: int = SHORTEST) -> None:
+    def settle(self) -> None:
         """Sets scales, damping and the step size in windows, until chains have met, or come no nearer to each other.
 
-        `words`: in the first window. Raises RecipeError where chains are apart, and U that need not be proper has no
-        finite mode.
+        Raises RecipeError where chains are apart, and U that need not be proper has no finite mode.
         """
-        least, stale = math.inf, 0
+        words, least, stale = SHORTEST, math.inf, 0
         while True:
-            units = self.units
-            self._window(words)
-            if (self.units / units).log().abs().max() > math.log(2):  # the step size was of other units
-                self.guess = coarse(self.pilot, self._wanted, self.where)
+            self.window(words)
             falls = self.r_hat < FALLS * least
             stale = 0 if falls or words < LONGEST else stale + 1  # R-hat of a few draws from one start is low
             least = min(least, self.r_hat)
@@ -104,11 +101,12 @@ class Tuner:
                     self.is_proper = True
                 if stale > (self.r_hat > APART) or self.is_spent:
                     break
-            words = min(2 * words, max(words, LONGEST))
-        self._explain(len(self.later.flatten(0, 1)))
+            words = min(2 * words, LONGEST)
+        self.explain()
 
-    def _window(self, words: int) -> None:
+    def window(self, words: int) -> None:
         """Runs so many words at several step sizes, and sets scales, damping and the next step size."""
+        units = self.units
         sizes = [self.guess * factor for factor in FACTORS]
         run = self.pilot.run(sizes, max(2, words // (self.words * len(sizes))), self.words)
         draws, work = self._of_weight(run[self.pilot.recipe.targets[0].name], run["work"])
@@ -125,6 +123,12 @@ class Tuner:
         rising = sorted(range(len(sizes)), key=sizes.__getitem__)
         sizes, rates = [sizes[k] for k in rising], [rates[k] for k in rising]
         self.guess = where_it_falls(sizes, rates, self._wanted) or sizes[0]
+        if (self.units / units).log().abs().max() > math.log(2):  # the step size was of other units
+            self.guess = coarse(self.pilot, self._wanted, self.where)
+        self._lengthen()
+
+    def _lengthen(self) -> None:
+        """Sets the words of a proposal in the windows to a quarter period, where momenta are drawn anew."""
         if self.words > 1:
             self.words = int(min(LONG, max(SHORT, self._longest(1) / self.guess)))
 
@@ -298,8 +302,9 @@ class Tuner:
             self.pilot.parameters[self.damping.parameter.name] = value
         return frequency
 
-    def _explain(self, draws: int) -> None:
-        parameters = self.pilot.parameters
+    def explain(self) -> None:
+        """Sets the reasons of scales and damping."""
+        draws, parameters = len(self.later.flatten(0, 1)), self.pilot.parameters
         if self.scale is not None:
             name = self.scale.parameter.name
             low, high = parameters[name].aminmax()
