@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from sympy import Expr, ImmutableMatrix, S, latex, sqrt
+from sympy import Expr, ImmutableMatrix, S, sqrt
+from sympy.printing.latex import LatexPrinter
+from sympy.printing.precedence import PRECEDENCE
 from sympy.printing.pretty.pretty import PrettyPrinter
 from sympy.printing.pretty.pretty_symbology import pretty_symbol, pretty_use_unicode
 from sympy.printing.pretty.stringpict import prettyForm
@@ -12,6 +14,7 @@ from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
 from .involutions import Involution
 from .swaps import Swap
+from .symbols import Total
 
 WIDE = 120  # columns
 
@@ -105,6 +108,26 @@ def _conversions(recipe: Dynamics) -> Iterator[str]:
         yield f"from {key}:  " + ", ".join(f"{names[s]} = {e}" for s, e in values.items())
     if recipe.requires:
         yield f"needs   {', '.join(map(str, recipe.requires))}"
+
+
+class _Latex(LatexPrinter):
+    """LaTeX in which a power of a sum over sites is told from the sum of a power."""
+
+    def parenthesize(self, item, level, **rules):
+        text = super().parenthesize(item, level, **rules)
+        is_sum = isinstance(item, Total) and item.integrand is not S.One
+        return self._add_parens(text) if is_sum and level > PRECEDENCE["Mul"] else text
+
+
+def latex(expression: Expr) -> str:
+    r"""LaTeX of an expression of a recipe.
+
+    >>> from recipe import total, vector
+    >>> p = vector("p")
+    >>> print(latex(total(p)**2), latex(total(p**2)))
+    \left(\textstyle\sum p\right)^{2} \textstyle\sum p^{2}
+    """
+    return _Latex().doprint(expression)
 
 
 def as_latex(recipe: Dynamics) -> str:
