@@ -359,7 +359,7 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so_and_goes_on_from_a_
     assert str(settings) in capsys.readouterr().err
     chains, r_hat = (settings.reasons[name] for name in ("chains", "r_hat"))
     assert f"{chains} of the pilot: a run has its own number" in str(settings)
-    assert f"{r_hat} in the last window of the pilot, asked to come below 1.2; above 1.5 there" in str(settings)
+    assert f"{r_hat} in the last long window of the pilot, asked to come below 1.2; above 1.5 there" in str(settings)
 
 
 @pytest.mark.parametrize("at", [1, 100, slow(300)])

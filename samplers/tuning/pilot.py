@@ -35,7 +35,10 @@ SITES = 64  # whose sample size is estimated
 
 @dataclass
 class Spent:
-    """What pilots have spent together: `runs`, `gradients`, and states that chains have left for those of others."""
+    """What pilots have spent together: `runs`, `gradients`, and `states` that chains have left for those of others.
+
+    Values of U without a gradient are not counted.
+    """
 
     runs: int = 0
     gradients: int = 0
@@ -171,18 +174,21 @@ def jittered(step_size: float, repeat: int) -> float | Jittered:
 def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
     """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares.
 
-    A run of half the words is enough where its sample size is `ENOUGH` a chain.
+    Half of the words are enough where the sample size of these is `ENOUGH` a chain.
     """
-    steps = max(LEAST_DRAWS, TRIAL // (2 * repeat))
-    runs: list[dict[str, torch.Tensor]] = []
-    size = 0.0
-    while not runs or (size < ENOUGH and len(runs) * steps * repeat < TRIAL):
-        runs.append(pilot.run([jittered(step_size, repeat)], steps, repeat))
-        draws, work = (torch.cat([run[name] for run in runs], 1) for name in (pilot.recipe.targets[0].name, "work"))
-        size = _least_size(pilot.flat(draws), axes) / len(draws)
+    name = pilot.recipe.targets[0].name
+    most, half = (max(LEAST_DRAWS, words // repeat) for words in (TRIAL, TRIAL // 2))
+    run = pilot.run([jittered(step_size, repeat)], half, repeat)
+    size = _least_size(pilot.flat(run[name]), axes)
+    if most > half and size < ENOUGH * len(run[name]):
+        pilot.theta = run[name][:, -1].to(pilot.theta.device)  # where chains that stood still go on to stand
+        rest = pilot.run([jittered(step_size, repeat)], most - half, repeat)
+        run = {key: torch.cat([x, rest[key]], 1) for key, x in run.items()}
+        size = _least_size(pilot.flat(run[name]), axes)
+    work = run["work"]
     by_chain = acceptance(work.to(torch.float64) / float(pilot.fixed["temperature"]))
     accepted = 1 / by_chain.clamp(min=STUCK).reciprocal().mean()  # a chain that stands still counts as many that move
-    return Trial(step_size, repeat, float(accepted), size / (work.shape[1] * repeat))
+    return Trial(step_size, repeat, float(accepted), size / (work.numel() * repeat))
 
 
 def _least_size(theta: torch.Tensor, axes: torch.Tensor) -> float:

@@ -77,13 +77,13 @@ def _dense(
 ) -> tuple[Tuner, torch.Tensor]:
     """A tuner in dense coordinates, by the covariance of its own draws as soon as this is round, and these draws.
 
-    The draws of a window make the coordinates of the next one; the last one is short, for the step size alone.
+    The draws of a window make the coordinates of the next one; the last one, whose draws make none, is short.
     """
     pilot, draws = plain.pilot, plain.later
     coordinates = Affine(torch.zeros_like(draws[0, 0]), torch.eye(draws[0, 0].numel()).to(draws))
     is_round, r_hat = False, math.inf
     for _ in range(WINDOWS):
-        coordinates = refined(coordinates, draws)
+        source, coordinates = draws, refined(coordinates, draws)
         theta = coordinates.inverse(pilot.theta if pilot.coordinates is None else pilot.coordinates(pilot.theta))
         problem = plain.problem.within(coordinates, where)
         pilot = replace(
@@ -96,9 +96,10 @@ def _dense(
         draws, r_hat = tuner.later, tuner.r_hat
         flat = draws.flatten(2)
         is_round = r_hat < MET and condition(flat, torch.ones_like(flat[0, 0])) < ALIKE * of_chance(flat)
-    tuner.r_hat = min(tuner.r_hat, r_hat)  # that of a short window is high
+    if is_round:
+        tuner.r_hat = r_hat  # that of a short window is high
     tuner.explain()
-    return tuner, draws
+    return tuner, source
 
 
 def may_be_dense(problem: Problem, pilot: Pilot) -> bool:

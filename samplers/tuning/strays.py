@@ -3,24 +3,27 @@
 import torch
 
 RARE = 20.0  # minus the log of a weight that is none
+UNKNOWN = 1.0  # log of the factor by which the width of a place may be greater than a chain tells, along each site
 
 
 def have_weight(draws: torch.Tensor, U: torch.Tensor) -> torch.Tensor:
-    """Which chains are where exp(-U) has weight, `(chains,)`, by their draws `(chains, n, sites)` and U there.
+    """Which chains are where exp(-U) may have weight, `(chains,)`, by their draws `(chains, n, sites)` and U there.
 
-    The place of a chain weighs next to nothing beside that of most chains where the least of its U, `(chains, n)`, is
-    above the greatest U of half the chains by more than volumes make up for:
+    A place weighs exp(-U) times its volume. That of a chain is left where the least of its U, `(chains, n)`, is above
+    the greatest U of half the chains by more than volumes can make up for:
 
-        min U > max U + 20 + sum_i log(sd_i of all draws / sd_i within a chain),
+        min U > max U + 20 + sum_i (1 + log(width_i / sd_i)),
 
-    with the median of all chains for the sd within one. Chains that have hardly moved all have weight.
+    sd_i: within a chain, the median of all; width_i: the greater of the sd of all draws and of the root mean square
+    distance of the chain's draws from the median of all. Chains that have hardly moved all may have weight.
 
     >>> draws = torch.tensor([[0.0, 1], [1, 0], [1, 0], [9, 8]])
     >>> have_weight(draws[..., None], U=torch.tensor([[0.0, 1], [2, 0], [1, 1], [90, 80]]))
     tensor([ True,  True,  True, False])
     """
     draws = draws.to(torch.float64)
-    within = draws.std(1).median(0).values
-    volumes = (draws.flatten(0, 1).std(0) / within).log().clamp(min=0).sum()
-    usual = U.amax(1).median()
-    return ~(U.amin(1) > usual + RARE + volumes.nan_to_num(nan=torch.inf))
+    every = draws.flatten(0, 1)
+    widths = (draws - every.median(0).values).square().mean(1).sqrt().maximum(every.std(0))
+    ratios = (widths / draws.std(1).median(0).values).nan_to_num(nan=1.0, posinf=torch.inf)  # 0/0: all are at a point
+    volumes = (UNKNOWN + ratios.log().clamp(min=0)).sum(1)
+    return U.amin(1) <= U.amax(1).median() + RARE + volumes

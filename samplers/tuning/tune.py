@@ -40,7 +40,7 @@ NUMBERS = {
     "chains": " of the pilot: a run has its own number",
     "gradients": " of all chains of the pilot",
     "seconds": " of a clock, the last run of the pilot with them",
-    "r_hat": f" in the last window of the pilot, asked to come below {MET}; above {APART} there is a warning",
+    "r_hat": f" in the last long window of the pilot, asked to come below {MET}; above {APART} there is a warning",
     "ratio_of_scales": ", the greatest scale over the least",
 }
 
@@ -100,8 +100,8 @@ def tune(
     Pilot runs of 32 chains start at `init`, at 32 starts over all where there are more, a model's at draws of its
     priors, and are Metropolised, so that their law is exp(-U/T) at every step size. Windows of them follow each other
     until chains have met, as by R-hat; no mode is asked for, and U may be unbounded, as that of scales that may be 0
-    is. A chain where exp(-U/T) has no weight beside most others, as in a mode of a far greater U, goes on from another
-    one's state. They choose:
+    is. A chain in a mode of a far greater U, whose weight is below e^-20 by what the chains tell of volumes, goes on
+    from another one's state. They choose:
 
     * the scale of each site, for a recipe with a parameter of scales (a mass, a preconditioner), by the ranges of
       draws and of gradients there; or, of 2 to 200 sites, coordinates in which the shrunk covariance of draws is the
@@ -128,7 +128,7 @@ def tune(
     ten proposals alone; `seconds`: the same of a clock, by which settings are no longer those of the arguments alone;
     `progress`: whether a bar on stderr shows how many gradients are spent, and what they have told. The reasons have
     numbers, too: the `chains` and `gradients` of the pilot, the `seconds` where these are given, the worst `r_hat` of
-    the last window, and the `ratio_of_scales`, the greatest over the least; chains that have not met give a
+    the last long window, and the `ratio_of_scales`, the greatest over the least; chains that have not met give a
     RuntimeWarning with these. Given parameters, and the `repeat` of a given `Metropolis`, are kept. The other arguments
     are those of `samplers.sample`; the same arguments give the same settings. Raises RecipeError like `sample`, for a
     target with ends or of explicit coordinates, for a recipe whose steps have no work, and where chains have not met
@@ -245,7 +245,7 @@ def _account(tuner: Tuner) -> dict[str, Any]:
     """The choices with their reasons, and the numbers of tuning."""
     low, high = (float(x) for x in tuner.units.aminmax())
     spent = tuner.pilot.spent
-    left = f", {spent.states} times from that of another, as the place of its own had no weight" * bool(spent.states)
+    left = f"; {spent.states} times a chain took another one's state, as its own had no weight" * bool(spent.states)
     return {
         "init": f"the last states of pilot runs of {PILOTS} chains{left}",
         **tuner.reasons,
