@@ -375,6 +375,18 @@ def test_an_energy_that_changes_out_of_sight_is_found_and_called_from_there_on()
     torch.testing.assert_close(potential.jet(points(0), orders=ORDERS).slope, 4 * points(0) ** 3)
 
 
+def test_last_bits_that_change_end_the_tape_without_a_warning():
+    """As where another order of sums is recorded."""
+    factor = contextvars.ContextVar("factor", default=1.0)
+    potential = Traced(lambda theta: bowl(theta) * factor.get())
+    for k in range(2 * tape.CALLS):
+        potential.jet(points(k), orders=ORDERS)
+    factor.set(1 + 1e-6)
+    for k in range(tape.EVERY):
+        potential.jet(points(k), orders=ORDERS)
+    assert potential.by_tape == "no tape of U: its last bits differ"
+
+
 def test_an_error_at_the_call_that_would_be_recorded_delays_the_tape():
     potential, fine = Traced(lambda theta: torch.linalg.cholesky(theta.diag()).sum()), torch.ones(2, 3)
     for k in range(3 * tape.CALLS):

@@ -9,7 +9,7 @@ import torch
 from recipe import Recipe
 
 from ..target.layout import position_of
-from ..target.potential import SLOPE, Position
+from ..target.potential import ROUNDING, SLOPE, Position
 from ..target.several import argument
 from ..target.target import Target
 from .inputs import Inputs
@@ -22,10 +22,6 @@ CHAINS = 64  # chains that are probed, at most
 NUMBERS = 2**22  # sites of the probed chains together, at most, unless one chain has more
 GRADIENT = "its gradient"  # among the names of functions, beside those of observations
 BUCKETS = 64  # numbers in a sketch of a value
-# Other threads, other widths of vmap and other orders of sums move the gradients of networks by up to 2e-6 of their
-# length in float32, and 2e-15 in float64 (tests/rounding.py). A larger difference is another function; the margin is
-# wide, because draws could not show so small a difference of posteriors.
-TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-10}
 
 
 class Probe:
@@ -45,7 +41,7 @@ class Probe:
         self.total = len(blocks[0])
         number = max(1, min(self.total, CHAINS, NUMBERS // sites))
         self.chains = torch.linspace(0, self.total - 1, number, device="cpu").round().long()
-        self.tolerance = TOLERANCE[blocks[0].dtype]
+        self.tolerance = ROUNDING[blocks[0].dtype]
 
     def at(self, state: Blocks, number: int) -> dict[str, torch.Tensor]:
         """The sketches by function, `(points, chains, buckets)` in float64, on the batches of step `number`."""
