@@ -22,6 +22,7 @@ FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a wi
 SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
 MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
 FALLS = 0.95  # of R-hat from one window to the next, as long as chains come nearer to each other
+PATIENCE = 2  # windows in which the R-hat of chains apart need not fall
 LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosenthal (1998)
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.9  # that of proposals with new momenta, above the 0.65 of Beskos et al. (2013): tails hold chains back
@@ -99,7 +100,7 @@ class Tuner:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
-                if stale > (self.r_hat > APART) or self.is_spent:
+                if stale > PATIENCE * (self.r_hat > APART) or self.is_spent:
                     break
             words = min(2 * words, LONGEST)
         self.explain()
