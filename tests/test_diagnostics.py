@@ -25,7 +25,7 @@ from samplers.diagnostics import (
     r_hat,
 )
 from samplers.results.draws import Draws
-from samplers.results.statistics import density, pareto_index
+from samplers.results.statistics import density, pareto_index, sample_size_of_moves, sample_size_of_ranks
 
 plot = Draws.plot
 
@@ -55,6 +55,19 @@ def test_the_sample_size_and_the_time_of_an_autoregression_are_the_known_ones(ph
     draws, tau = of(autoregression(phi, 4, number, 2)), (1 + phi) / (1 - phi)
     np.testing.assert_allclose(effective_sample_size(draws, "theta"), [4 * number / tau] * 2, rtol=Z * sd)
     np.testing.assert_allclose(autocorrelation_time(draws, "theta"), [tau] * 2, rtol=Z * sd)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.9, 0.98])
+def test_moves_tell_the_sample_size_of_chains_that_are_shorter_than_their_memory(phi):
+    """64 chains of 16 draws, with tau up to 99: by their autocorrelation alone these would be 128 draws and more."""
+    draws = autoregression(phi, 64, 16, 200)
+    number = 64 * 16 * (1 - phi) / (1 + phi)
+    assert abs(sample_size_of_moves(draws).median() / number - 1) < 0.25  # a few sd of the median, and a bias of .1
+    assert sample_size_of_ranks(draws).median() > 128
+
+
+def test_chains_that_stand_still_are_no_draws_by_their_moves():
+    assert sample_size_of_moves(normal(64, 1, 3).expand(64, 16, 3)).tolist() == [0, 0, 0]
 
 
 def test_the_sample_size_is_that_of_ranks_and_the_time_that_of_the_values():

@@ -27,6 +27,16 @@ def sample_size_of_ranks(values: torch.Tensor, weights: torch.Tensor | None = No
     return _per_component(values, lambda x: _sample_size(_normal_scores(_halves(x))))
 
 
+def sample_size_of_moves(values: torch.Tensor) -> torch.Tensor:
+    """The effective sample size of the rank-normalised values z of chains that are short beside their memory.
+
+        rho_t = 1 - E[(z_{s+t} - z_s)^2] / (2 V),    rho_{m+t} = rho_m rho_m^{t/m}  for t > 0,
+
+    with V of all chains together, which are to have their law, and m half of the draws: `(*shape)` in float64.
+    """
+    return _per_component(values, lambda x: _sample_size_of_moves(_normal_scores(x)))
+
+
 def sample_size_of_mean(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     """The effective sample size of the mean: `(*shape)` in float64."""
     return _per_component(values, lambda x: _sample_size_by(weights, x))
@@ -244,7 +254,7 @@ def autocovariances(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
-    """chains draws/tau with tau = -1 + 2 sum_t rho_t, over pairs of rho that are positive and fall: `(components,)`.
+    """chains draws/tau of the autocorrelation rho_t: `(components,)`.
 
     rho_t = 1 - (W - C_t)/V, where C_t is the mean autocovariance of the chains, W their variance, and V that of all
     values, or of the chains alone where not `between`.
@@ -255,18 +265,40 @@ def _sample_size(x: torch.Tensor, *, between: bool = True) -> torch.Tensor:
     if between and chains > 1:
         variance = variance + x.mean(2).var(1)
     rho = 1 - (covariance[:, :1] * draws / (draws - 1) - covariance) / variance[:, None]
-    rho[:, 0] = 1.0
-    last = max((draws - 3) // 2, 0)
-    pairs = rho[:, : 2 * last + 2].unflatten(1, (-1, 2)) if last else rho[:, None, :2]
+    return _effective(chains * draws, _time(rho[:, : 2 * max((draws - 3) // 2, 0) + 2])[0])
+
+
+def _sample_size_of_moves(x: torch.Tensor) -> torch.Tensor:
+    """chains draws/tau of the autocorrelation of short chains, which goes on as an exponential: `(components,)`."""
+    chains, draws = x.shape[1:]
+    half = 2 * (draws // 4)
+    moves = [(x[:, :, t:] - x[:, :, :-t]).square().mean((1, 2)) for t in range(1, half + 2)]
+    rho = 1 - torch.stack([torch.zeros_like(moves[0]), *moves], 1) / (2 * x.flatten(1).var(1, keepdim=True))
+    tau, last = _time(rho)
+    last = last.where(last > 3 / math.sqrt(chains * draws), 0.0)  # what chance makes of independent draws
+    rate = last ** (1 / half)
+    return _effective(chains * draws, tau + last * (1 + rate) / (1 - rate))
+
+
+def _time(rho: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """tau = -1 + 2 sum_t rho_t, over pairs of rho that are positive and fall, and what is left of rho at their end.
+
+    `rho`: `(components, lags)`, an even number of them; what is left is 0 where a pair is not positive.
+    """
+    pairs = rho.unflatten(1, (-1, 2)).clone()
+    pairs[:, 0, 0] = 1.0
     sums = pairs.sum(2)
     ended = torch.cat([sums[:, :-1] <= 0, torch.ones_like(sums[:, :1], dtype=torch.bool)], 1).to(torch.int8)
     end = ended.argmax(1, keepdim=True)
-    before = torch.arange(sums.shape[1], device=x.device) < end
+    before = torch.arange(sums.shape[1], device=rho.device) < end
     total = (sums.cummin(1).values * before).sum(1)
-    even = pairs[:, :, 0].gather(1, end)[:, 0]
-    kept = (even > 0) | (sums.gather(1, end)[:, 0] >= 0)
-    tau = -1 + 2 * total + even * kept
-    number = chains * draws
+    even, at_end = (x.gather(1, end)[:, 0] for x in (pairs[:, :, 0], sums))
+    kept = (even > 0) | (at_end >= 0)
+    return -1 + 2 * total + even * kept, even.where(at_end > 0, 0.0).clamp(min=0.0)
+
+
+def _effective(number: int, tau: torch.Tensor) -> torch.Tensor:
+    """number/tau, which is number log10(number) at most."""
     return number / tau.clamp(min=1 / math.log10(number))
 
 

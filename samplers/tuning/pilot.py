@@ -12,7 +12,7 @@ import torch
 from integrators.streams import seed_of
 from recipe import Recipe
 
-from ..results.statistics import sample_size_of_mean
+from ..results.statistics import sample_size_of_moves
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
@@ -21,8 +21,7 @@ from ..running.watching import Bar
 from ..target.coordinates import Affine
 
 STUCK = 0.02  # the least acceptance of a chain in the harmonic mean
-TRIAL = 160  # words of a trial
-ENOUGH = 4.0  # effective draws of a chain, after which half of them are a trial
+TRIAL = 80  # words of a trial
 LEAST_DRAWS = 16
 EXPECTED = (  # warnings of trial step sizes, and of starts that pilots are to leave
     "accepted none of",
@@ -172,31 +171,18 @@ def jittered(step_size: float, repeat: int) -> float | Jittered:
 
 
 def trial(pilot: Pilot, step_size: float, repeat: int, axes: torch.Tensor) -> Trial:
-    """The trial of a run at a step size, by the sample sizes of sites, directions `axes`, `(n, sites)`, and squares.
+    """The trial of a run at a step size, by the least of the sample sizes of sites and of directions `axes`.
 
-    Half of the words are enough where the sample size of these is `ENOUGH` a chain.
+    That of a value x is the lesser one of x and of |x - median|; `axes`: `(n, sites)`.
     """
-    name = pilot.recipe.targets[0].name
-    most, half = (max(LEAST_DRAWS, words // repeat) for words in (TRIAL, TRIAL // 2))
-    run = pilot.run([jittered(step_size, repeat)], half, repeat)
-    size = _least_size(pilot.flat(run[name]), axes)
-    if most > half and size < ENOUGH * len(run[name]):
-        pilot.theta = run[name][:, -1].to(pilot.theta.device)  # where chains that stood still go on to stand
-        rest = pilot.run([jittered(step_size, repeat)], most - half, repeat)
-        run = {key: torch.cat([x, rest[key]], 1) for key, x in run.items()}
-        size = _least_size(pilot.flat(run[name]), axes)
-    work = run["work"]
+    run = pilot.run([jittered(step_size, repeat)], max(LEAST_DRAWS, TRIAL // repeat), repeat)
+    theta, work = pilot.flat(run[pilot.recipe.targets[0].name]), run["work"]
+    values = torch.cat([theta[..., :: max(1, theta.shape[-1] // SITES)], theta @ axes.to(theta).T], -1)
+    folded = (values - values.flatten(0, 1).median(0).values).abs()
+    sizes = sample_size_of_moves(torch.cat([values, folded], -1))
     by_chain = acceptance(work.to(torch.float64) / float(pilot.fixed["temperature"]))
     accepted = 1 / by_chain.clamp(min=STUCK).reciprocal().mean()  # a chain that stands still counts as many that move
-    return Trial(step_size, repeat, float(accepted), size / (work.numel() * repeat))
-
-
-def _least_size(theta: torch.Tensor, axes: torch.Tensor) -> float:
-    """The least sample size of draws `(chains, draws, sites)`: of some sites, of directions `axes`, of squares."""
-    some = theta[..., :: max(1, theta.shape[-1] // SITES)]
-    values = torch.cat([some, theta @ axes.to(theta).T], -1)
-    values = values - values.mean((0, 1))
-    return float(sample_size_of_mean(torch.cat([values, values.square()], -1)).nan_to_num(nan=0.0).min())
+    return Trial(step_size, repeat, float(accepted), float(sizes.nan_to_num(nan=0.0).min()) / (work.numel() * repeat))
 
 
 def in_words(trials: Sequence[Trial]) -> str:

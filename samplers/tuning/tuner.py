@@ -169,7 +169,7 @@ class Tuner:
         first = self.lengths.index(self.trials[0].repeat)
         for way in (self.lengths[first + 1 :], self.lengths[:first][::-1]):
             for length in way if self.best is self.trials[0] else ():
-                if self.is_spent or self.r_hat > APART:  # sample sizes of chains apart tell nothing
+                if self.is_spent:
                     return
                 self._try(length)
                 if self.trials[-1] is not self.best:
