@@ -63,7 +63,7 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
     ),
     "tau as standard deviation": (
         ula(noise=lambda h, T: (2 * h) ** 0.5 * T),
-        {},
+        dict(chains=1000),
         "temperature used wrongly",
         "used as a standard deviation",
     ),
@@ -75,7 +75,12 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
         "% too high as h -> 0",
     ),
     "heavy tails": (heavy, {}, "bias does not vanish", "P("),
-    "a law that heats up": (heated(lambda h, t: t / 5), {}, "start not forgotten", "the law still changes"),
+    "a law that heats up": (
+        heated(lambda h, t: t / 5),
+        dict(chains=1000),
+        "start not forgotten",
+        "the law still changes",
+    ),
     "a coordinate that rests": (resting, COARSE, "start not forgotten", "never moves"),
     "noise shared across chains": (
         ula(normals=by_chain(lambda n, draw: draw(1).expand(n, -1))),
@@ -123,6 +128,7 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
 
 # Samplers that take seconds; or, where they are wrong, one whose mistake is found as that of another is.
 SLOW_AND_RIGHT = {
+    "ula",
     "baoab",
     "explicit euler sghmc",
     "mala",
@@ -237,7 +243,7 @@ def with_errors(word=None, noise=0.0, drift=0.0):
     [
         (None, dict(noise=0.01)),
         slow((None, dict(noise=-0.01))),
-        (None, dict(drift=0.01)),
+        slow((None, dict(drift=0.01))),
         *map(slow, product(["BAOAB"], [dict(noise=0.01), dict(noise=-0.01), dict(drift=0.01)])),
         ("numpy", dict(noise=0.01)),
     ],
@@ -259,6 +265,7 @@ def test_noise_that_is_not_followed_is_judged_by_the_limit_of_its_bias():
     assert [audit(run, seed=seed, progress=False).verdict for seed in range(2)] == ["bias does not vanish"] * 2
 
 
+@pytest.mark.slow
 def test_a_bias_at_every_step_size_is_not_called_vanishing():
     """8 % too much noise, with the first-order bias of unadjusted Langevin on top."""
     run = ula(noise=lambda h, T: (2 * h * T * 1.08) ** 0.5, normals=unseen)
@@ -287,6 +294,7 @@ EXACT = {
 
 
 SLOW = {
+    "mala",
     "a first-order splitting",
     "accepted a little too often",
     "ghmc",

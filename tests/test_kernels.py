@@ -82,6 +82,7 @@ def test_what_has_no_kernel_says_so(name, backend):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*left out .* its parameters imply a step size")
 @pytest.mark.parametrize("name", covering(KERNELS, ["sgnht"]))
 def test_the_layers_pass_on_kernels(name):

@@ -22,9 +22,7 @@ from samplers.testing.subject import subject_of
     [
         "sgld",
         "underdamped-langevin",
-        "hmc-randomised",
-        "sgld-sa-gibbs",
-        *map(slow, ("psgld-gamma", "sgrld", "sgnht", "santa")),
+        *map(slow, ("hmc-randomised", "sgld-sa-gibbs", "psgld-gamma", "sgrld", "sgnht", "santa")),
     ],
 )
 def test_every_mutant_is_killed_or_computes_the_same_numbers(name):
@@ -69,6 +67,7 @@ def test_mistakes_in_the_sde_are_those_that_people_make():
     assert "the thermostat xi without the mass" in [mistake for mistake, _ in wrong_recipes(CASES["atmc"].recipe)]
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_sde_leaves_the_text_what_its_formulas_say():
     """So that the differential layer is silent, and the formulas and the law are not."""
     for mutant in mutants(subject_of(SGNHT)):
@@ -117,7 +116,7 @@ def unsound_of(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["sgld", "sgrld-cir", "hmc-randomised", "sgld-sa-gibbs", *map(slow, ("sgrld-dense", "sgnht", "psgld-gamma"))],
+    ["sgld", "sgrld-cir", *map(slow, ("hmc-randomised", "sgld-sa-gibbs", "sgrld-dense", "sgnht", "psgld-gamma"))],
 )
 def test_every_unsound_recipe_is_seen_by_the_certificate(name):
     """And the right one, and right ones made of it in the same ways, by none of its questions."""
