@@ -33,7 +33,7 @@ def own(name):
 # ---- right drifts
 
 
-@pytest.mark.parametrize("name", covering(CASES, [*EVERY_MECHANISM, "sgrld", "sgrld-dense"], but=["sgrhmc", "santa"]))
+@pytest.mark.parametrize("name", covering(CASES, [*EVERY_MECHANISM, "sgrld"], but=["sgrhmc", "santa", "sgnht"]))
 def test_the_own_drift_of_a_stock_recipe_is_right(name):
     R, result = own(name)
     assert result.ok and result.residual == 0 and not result.missing
@@ -110,10 +110,10 @@ SMALL = {"psgld-gamma": 5e-3}  # its Gamma is small at every alpha near 1
         "sgrld",
         slow("sgrld-dense"),
         "sgrld-simplex",
-        "sgrld-cir",
+        slow("sgrld-cir"),
         "sghmc",
         slow("sgrhmc"),
-        "sghmc-relativistic",
+        slow("sghmc-relativistic"),
         slow("msgnht"),
         slow("sgld-sa-marginal"),
         "sghmc-sa-gibbs",
@@ -139,7 +139,7 @@ MENDED = {
 }
 
 
-@pytest.mark.parametrize("name", covering(MENDED, ["sgld", "sgrld-cir", "sghmc"]))
+@pytest.mark.parametrize("name", covering(MENDED, ["sgld", "sgrld-cir"]))
 def test_what_a_mutant_of_a_stock_recipe_lacks_is_named_exactly(name):
     R = CASES[name].recipe
     chosen = [mutant for mutant in mutants(R) if mutant[0] in MENDED[name]]
@@ -248,6 +248,7 @@ def diagnosed(name):
 
 
 SLOW = {  # mistakes in thermostats and in friction; cheaper ones of each are fast
+    "thermostat p^2 - 1",
     "Gaussian thermostat",
     "friction without the thermostat",
     "noise without the mass",

@@ -36,7 +36,7 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("case", covering(WORDS, [case for case in WORDS if case != "a chain of three"]))
+@pytest.mark.parametrize("case", covering(WORDS, ["one thermostat", "a coupling that theta turns"]))
 def test_blocks_that_couple_have_letters_of_their_own_and_a_palindrome_is_made_of_them(case):
     make, word = WORDS[case]
     step = compile(make())

@@ -80,7 +80,7 @@ def test_right_recipes_pass_every_layer_and_nothing_is_left_out(name):
 SLOW = ["chain of 2", "chain of 3", "generalised Langevin of 2", "generalised Langevin of 3"]
 
 
-@pytest.mark.parametrize("name", covering(MODELS, but=SLOW))
+@pytest.mark.parametrize("name", covering(MODELS, ["CCAdL"]))
 def test_planted_mistakes_are_killed_by_the_generator_and_by_the_chains(name):
     """All three by the generator, a coupling of the wrong sign by one step and by the chains too."""
     right, wrong_ones = subject(name), list(wrong_recipes(subject(name).recipe))
@@ -115,6 +115,7 @@ def test_a_mean_field_beside_a_constant_passes_and_its_gamma_is_seen():
 # ---- laws without a grid
 
 
+@pytest.mark.slow
 def test_a_banana_passes_every_layer_of_the_law():
     H = x**2 / 2 + 5 * (y - x**2) ** 2
     banana = Recipe(name="banana", state=(x, y), target=(x, y), H=H, D={x: 1, y: 1}, scheme="Euler")
@@ -132,6 +133,7 @@ def test_an_energy_of_the_caller_may_be_one_that_no_grid_resolves():
     assert assert_stationary(recipe, steep).left_out == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["generator", slow("stationary start")])
 def test_what_is_neither_normal_nor_on_a_grid_is_drawn(layer):
     """Four coordinates coupled by quartic energies."""

@@ -72,10 +72,11 @@ EACH_MAP_ONCE = [
     (RIEMANN, "softplus", False),
     (RIEMANN, "tanh", True),
 ]
+EACH_FORM_ONCE = [case for case in EACH_MAP_ONCE if case[1] in ("exp", "falling", "sigmoid")]
 
 
 @pytest.mark.parametrize(
-    "recipe, name, carried", covering(EVERY_MAP, EACH_MAP_ONCE), ids=lambda value: getattr(value, "name", str(value))
+    "recipe, name, carried", covering(EVERY_MAP, EACH_FORM_ONCE), ids=lambda value: getattr(value, "name", str(value))
 )
 def test_the_law_is_proved(recipe, name, carried):
     other = mapped(recipe, theta=z, by=MAPS[name], carried=carried)
@@ -272,6 +273,7 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
         assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_mapped_recipe_is_tuned_as_the_energy_of_z(brief):
     """The settings are those of LANGEVIN at U(exp z) - total(z); starts are of theta, and the run takes them."""
     how = dict(mass=1.0, metropolis=Metropolis(repeat=2), chains=16, seed=1)

@@ -121,7 +121,7 @@ def test_the_residual_of_a_recipe_is_zero(R):
     assert is_zero(expanded(R, 2).residual(expanded(R, 2).drift))
 
 
-@several
+@pytest.mark.parametrize("R", covering(RECIPES.values(), map(RECIPES.get, SEVERAL[:4])), ids=RECIPES)
 def test_the_residual_of_another_drift_is_that_of_the_explicit_sites(R):
     drift, explicit = -R.drift, expanded(R, 2)
     residual = derive.residual(drift, R.H, R.D, R.state)
@@ -129,6 +129,7 @@ def test_the_residual_of_another_drift_is_that_of_the_explicit_sites(R):
     assert vanishes(residual) is None
 
 
+@pytest.mark.slow
 @given(recipes("explicit"))
 @few
 def test_recipes_of_explicit_coordinates_are_derived_as_in_the_textbook_and_stationary(R):
@@ -136,6 +137,7 @@ def test_recipes_of_explicit_coordinates_are_derived_as_in_the_textbook_and_stat
     assert vanishes(R.residual()) == "symbolic"
 
 
+@pytest.mark.slow
 @given(recipes("sites"))
 @few
 def test_recipes_of_sites_are_derived_as_for_explicit_sites_and_stationary(R):

@@ -262,6 +262,7 @@ def test_what_a_property_does_not_speak_of_is_told():
 # ---- what the strategies make
 
 
+@pytest.mark.slow
 def test_recipes_are_of_every_kind_and_size():
     seen = Counter()
 
