@@ -268,6 +268,7 @@ def test_the_error_of_a_bias_holds_what_the_extrapolation_leaves_out(pairs_alone
     assert ((leading.mean(0) - exact) / error)[1:].min() > 8  # so far off is what was stated of h and h/2
 
 
+@pytest.mark.slow
 def test_a_budget_for_the_noise_takes_its_bias_off(pairs_alone):
     """SGHMC with B = h V_g/2: the law is right, where without it the variance would be half as large again."""
     data = ONES
@@ -470,9 +471,9 @@ def test_the_variance_of_the_gradient_is_that_of_batches():
         return 40 * (weights * (rows @ t["w"] - t["c"]) ** 2).mean() + bowl(t["w"])
 
     data = (normals(40, 3), uniforms(40))
-    points = {"w": normals(5, 3), "c": normals(5)}
+    points = {"w": normals(2, 3), "c": normals(2)}
     V = samplers.gradient_variance(energy, points, data, batch_size=8, chunk=7)
-    for k in range(5):
+    for k in range(2):
         point = {name: x[k] for name, x in points.items()}
         rows = [torch.func.grad(energy)(point, (a[None], b[None])) for a, b in zip(*data)]
         for name in points:

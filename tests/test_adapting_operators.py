@@ -376,6 +376,7 @@ def test_draws_have_the_law_of_the_constant_operator(name):
         assert (covariance - torch.linalg.inv(HESSIAN)).abs().max() < 0.02
 
 
+@pytest.mark.slow
 def test_scoring_on_minibatches_has_the_noise_of_the_gradient_in_its_fisher_matrix():
     """SGFS is exact on Gaussians with F = K + S, S the covariance of the gradient; here with an adapted F."""
     rows, size, h = torch.randn(40, 3, generator=torch.Generator().manual_seed(2)).double() / 3, 5, 0.3
@@ -423,6 +424,7 @@ def test_an_adapted_covariance_makes_up_for_a_condition_of_10000(stiff):
     assert share(step, h, stiff, M=value.value) > 1000 * share(step, 1 / STIFF.max(), stiff, M=1.0)
 
 
+@pytest.mark.slow
 def test_an_adapted_fisher_matrix_makes_up_for_it_too_where_its_steps_grow_slowly(stiff):
     """After 100 steps all it has seen are some ten independent states: of most directions next to nothing is known."""
 

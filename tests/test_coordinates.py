@@ -218,6 +218,7 @@ def test_a_run_that_has_no_such_coordinates_is_refused(case):
 # ---- tuning
 
 
+@pytest.mark.slow
 def test_dense_coordinates_are_chosen_where_they_pay_and_their_draws_are_right():
     settings = tune(HMC, gaussian, init=CENTER + 1, chains=60, metropolis=Metropolis(repeat=3), seed=1)
     assert "dense, by the shrunk covariance" in str(settings) and "m" not in settings.arguments

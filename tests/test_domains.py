@@ -194,7 +194,13 @@ def law(b):
 
 
 # whose domain and motion are, each for itself, those of faster cases
-SLOW = ["Langevin on an angle, noise that varies", "underdamped on an angle", "isokinetic on a line"]
+SLOW = [
+    "Langevin on an angle, noise that varies",
+    "underdamped on an angle",
+    "isokinetic on a line",
+    "underdamped on a half line",
+    "Langevin in a box",
+]
 
 
 @pytest.mark.parametrize("name", covering(SAMPLERS, but=SLOW))

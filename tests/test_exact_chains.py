@@ -116,6 +116,7 @@ def stock_scores(cases, chains):
     return scores
 
 
+@pytest.mark.slow
 def test_exact_chains_have_the_law_where_plain_ones_are_far_off():
     check(stock_scores(SMALL, 6000))
 

@@ -208,6 +208,7 @@ def test_wells_apart_by_twelve_temperatures_have_their_shares_where_a_single_cha
     assert (alone["theta"] < 0).double().mean() > 0.99
 
 
+@pytest.mark.slow
 def test_exact_chains_exchange_and_stay_exact_at_a_step_size_at_which_plain_ones_are_lost():
     x = torch.linspace(-3, 3, 100_001, dtype=torch.float64)
     density = torch.exp(-12 * (x**2 - 1) ** 2 + x / 2)

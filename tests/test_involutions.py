@@ -307,7 +307,7 @@ def test_mutants_of_the_work_are_seen(mutant):
     assert abs(work_of(mutant)) > 12
 
 
-@pytest.mark.parametrize("recipe", covering(ALL, [ZIG_ZAG, BOUNCY]), ids=lambda R: R.name)
+@pytest.mark.parametrize("recipe", covering(ALL, [BOUNCY]), ids=lambda R: R.name)
 def test_accepted_chains_have_the_law_at_a_large_step(recipe):
     z, T, chains = np.linspace(-8, 8, 20_001), 0.6, 20_000
     weights = np.exp(-(z**4 / 4 - z**2 / 2 + z / 3) / T)

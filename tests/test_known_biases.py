@@ -150,7 +150,7 @@ FROZEN = {  # what is frozen, and the bias that the step itself may have
 }
 
 
-@pytest.mark.parametrize("name", covering(RUNS, ["psgld, 0.99", "psgld-gamma, 0.9", "isgd"]))
+@pytest.mark.parametrize("name", covering(RUNS, ["psgld, 0.99", "isgd"]))
 def test_a_running_adaptation_has_its_stated_bias(name):
     assert not CLAIMS["known bias"].failures({name: beyond(excess_of(name) - RUNS[name].bias, 0.5)})
 
@@ -310,6 +310,7 @@ def test_the_self_consistent_law_is_one_and_far_from_the_posterior():
     assert POSTERIOR.mean(lambda w: w) == pytest.approx(1.178, abs=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe, h, steps",
     [slow((SGLDSAClassification, 0.002, 6000)), (SGHMCSAClassification, 0.05, 1000)],
@@ -320,6 +321,7 @@ def test_the_averages_of_sa_lock_the_signal_into_the_spike(recipe, h, steps):
     assert means.mean() < POSTERIOR.mean(lambda w: w) / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", covering([SGHMCSAMarginal, SGHMCSAGibbs], [SGHMCSAGibbs]), ids=lambda recipe: recipe.name
 )

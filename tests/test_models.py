@@ -162,6 +162,7 @@ def test_a_correlation_with_an_lkj_prior_is_that_of_quadrature():
     )
 
 
+@pytest.mark.slow
 def test_correlations_of_three_have_the_marginals_of_their_prior():
     """r of LKJ(eta) in d dimensions: (r + 1)/2 is Beta(a, a) with a = eta + (d - 2)/2, so that E r^2 = 1/(2a + 1)."""
     energy = model({"L": LKJCholesky(3, 2 * ONE)}, lambda v: 0 * v["L"][1, 0])

@@ -227,9 +227,7 @@ def test_fisher_scoring_is_exact_on_a_correlated_gaussian(stiff, h, noise):
 
 # each term of D and Q; other masses and words have their laws above
 EACH_TERM = [
-    ("non-reversible", None),
     ("two-noises", "Euler"),
-    ("hmc-dense", None),
     ("magnetic", "F A"),
     ("friction", "B A O A B"),
 ]

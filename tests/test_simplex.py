@@ -7,6 +7,7 @@ the law of theta at every step size; reflected Euler hands out what it reflects 
 import numpy as np
 import pytest
 import torch
+from covering import slow
 from error_budget import CLAIMS, standard_score
 from orders import defect
 
@@ -56,7 +57,7 @@ def test_the_exact_flow_gives_everybody_their_share_within_one_percent():
     assert max(map(abs, off.values())) < 0.01
 
 
-@pytest.mark.parametrize("h, factor", [(0.05, 3.5), (0.01, 2.5)])
+@pytest.mark.parametrize("h, factor", [(0.05, 3.5), slow((0.01, 2.5))])
 def test_reflected_euler_gives_the_unseen_several_times_their_share(h, factor):
     def likelihood(theta):
         return COUNTS.sum() / theta.sum(1, keepdim=True) - COUNTS / theta

@@ -469,7 +469,13 @@ MUTANTS = [  # run, what is wrong, text of the step, text in its place, statisti
 
 OF_EACH_STATISTIC = ("sgld", "sgrld", "sgrld-cir", "hmc-randomised", "santa", "sgld-sa-gibbs", "msgnht")
 # another mutant of the same run, which the same statistic sees, is fast
-NAMES_OF_SLOW = [("sgld", "temperature ignored"), ("sgld", "twice the force"), ("msgnht", "friction A in place of xi")]
+NAMES_OF_SLOW = [
+    ("sgld", "temperature ignored"),
+    ("sgld", "twice the force"),
+    ("sgld", "one noise for all steps"),
+    ("sgrld", "Gamma dropped"),
+    ("msgnht", "friction A in place of xi"),
+]
 BY_NAME = {mutant[:2]: mutant for mutant in MUTANTS}
 SLOW_MUTANTS = [BY_NAME[names] for names in NAMES_OF_SLOW]
 
@@ -673,6 +679,7 @@ def test_sghmc_that_knows_the_noise_is_not_heated():
     assert abs(standard_score(theta**2 - inflated(T, m, C / m, h))) > Z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", covering([SGNHT, MSGNHT], [SGNHT]))
 def test_a_thermostat_absorbs_noise_that_it_was_not_told_of(recipe):
     """Var theta stays T/k, and xi moves from A to A + h V_g/(2T); both up to O(h^2), the margins."""

@@ -274,6 +274,7 @@ def test_the_work_of_a_step_that_swaps_is_that_of_its_other_moves(recipe, word, 
     assert not CLAIMS["swaps accepted"].failures({recipe.name: score})
 
 
+@pytest.mark.slow
 def test_a_run_with_swaps_is_accepted_step_by_step():
     draws = samplers.sample(REPLICAS, wells, metropolis=True, chains=50, warmup=100, steps=20, **RUN)
     assert 0.5 < np.mean(draws.info["acceptance"]) < 1 and draws["x"].isfinite().all()
