@@ -92,6 +92,7 @@ CASES = {
         ],
     ),
 }
+CASES["temperatures in torch"] = CASES["temperatures"] | dict(backend="torch")
 
 
 def drawn(name, **more):
@@ -106,7 +107,7 @@ def undisturbed(name):
 
 # by a kernel and by torch, at temperatures, with several potentials, in phases; at the first checkpoint and at later
 BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2)]
-BROKEN_OFF += [(name, 1) for name in ("temperatures", "several potentials", "phases")]
+BROKEN_OFF += [(name, 1) for name in ("temperatures in torch", "phases")]
 
 
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))
@@ -151,7 +152,7 @@ def two_checkpoints(tmp_path, monkeypatch):
     return files
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", slow("empty"), "gone"])
+@pytest.mark.parametrize("harm", [slow("cut"), "flip", slow("empty"), "gone"])
 def test_a_broken_checkpoint_is_named_and_the_one_before_it_taken(harm, tmp_path, monkeypatch):
     old, new = two_checkpoints(tmp_path, monkeypatch)
     raw = bytearray(new.read_bytes())
@@ -296,7 +297,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", covering(OTHERS, [*OTHERS][:5]))
 def test_another_energy_is_refused(name, tmp_path):
     one, other, how = OTHERS[name]
     with pytest.raises(RecipeError, match="another energy|gradient by theta is not finite"):
@@ -317,7 +318,7 @@ def network(parts, dtype):
 
 @pytest.mark.parametrize(
     "dtype, scale",
-    covering(product([torch.float32, torch.float64], [0.0, 1.0]), [(torch.float32, 0.0), (torch.float64, 1.0)]),
+    covering(product([torch.float32, torch.float64], [0.0, 1.0]), [(torch.float32, 0.0)]),
 )
 def test_rounding_is_no_other_energy(scale, dtype, tmp_path):
     """The sum in other parts, and other threads, also from where the gradient vanishes but for rounding."""

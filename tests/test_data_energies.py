@@ -167,7 +167,7 @@ IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-si
 
 
 # what SGNHT above has not: the curvature, a jump, and adapted quantities beside a thermostat for each site
-OF_EACH_KIND = ("psgld-gamma", "hmc-randomised", "santa")
+OF_EACH_KIND = ("psgld-gamma", "hmc-randomised")
 RECIPES = {name: case.recipe for name, case in CASES.items() if not name.startswith(IN_TORCH)}
 ON_KERNELS = [name for name, R in RECIPES.items() if len(R.targets) == 1 and not R.metropolis]  # which asks all data
 
@@ -356,7 +356,7 @@ def test_chains_are_lost_at_the_same_steps_by_every_backend():
 # ---- energies in torch
 
 
-@pytest.mark.parametrize("compiler", covering(["inductor", "aot_eager"], ["aot_eager"]))
+@pytest.mark.parametrize("compiler", covering(["inductor", "aot_eager", "eager"], ["eager"]))
 def test_a_compiled_gradient_makes_the_run_of_a_plain_one(compiler, monkeypatch):
     """Traced and differentiated by torch.compile; the C++ that inductor writes of it is compiled in the slow tests."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))

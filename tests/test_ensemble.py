@@ -75,7 +75,7 @@ def loss_of(ensemble):
 # ---- members
 
 
-@pytest.mark.parametrize("name, backend", covering(WAYS, WAYS[::4] + WAYS[3::4]))
+@pytest.mark.parametrize("name, backend", covering(WAYS, WAYS[::8] + WAYS[3::8]))
 def test_a_member_moves_as_a_loop_of_its_own_with_its_chain(name, backend):
     """Its noise, thermostats and totals are those of one chain, in every order of memory; tied and frozen weights."""
     observed = CASES[name].recipe.observations

@@ -288,6 +288,7 @@ HARD = """M_ FP_ MATH_ math_ M_00 like step self NULL RAND_MAX BIG_ENDIAN INT8_M
     lambda assert isnan stdin r signbit""".split()
 
 
+@pytest.mark.slow
 def test_hard_names_in_every_role_and_printer():
     check(HARD)
 

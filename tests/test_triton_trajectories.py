@@ -22,8 +22,8 @@ from samplers.running import choice as choice_of_run
 from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES
 
-IN_CI = [("logistic", 9), ("coordinates", 1), ("a total of the chain", None)]
-ALWAYS = {"sgld", "psgld-gamma", "sgrld", "hmc-randomised", "santa"}
+IN_CI = [("coordinates", 1), ("a total of the chain", None)]
+ALWAYS = {"sgld", "psgld-gamma", "hmc-randomised"}
 SETTINGS = {"chains": 9, "step_size": 0.02, "seed": 3, "progress": False}
 
 
@@ -48,7 +48,7 @@ def test_a_kernel_makes_the_steps_of_the_torch_text(name):
     assert max(found.values()) <= 1e-12, found
 
 
-@pytest.mark.parametrize("chains, sites", [(1, 1), (33, 3), slow((3, 9))])
+@pytest.mark.parametrize("chains, sites", [slow((1, 1)), (33, 3), slow((3, 9))])
 def test_any_number_of_chains_and_sites_in_float32(chains, sites):
     how = {"chains": chains, "steps": 3, "kind": TrajectoryOnGPU, "device": TRITON, "A": 1.0, "mu": 1.0}
     assert max(errors(samplers.SGNHT, COUPLED, sites, torch.float32, **how).values()) < 1e-5

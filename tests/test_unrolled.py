@@ -53,11 +53,11 @@ def same(one, other):
     [
         dict(),
         dict(recipe="sghmc", keep="p", thin=3, warmup=21),
-        dict(recipe="sgnht", chains=1, keep=["p", "xi"], thin=2),
+        slow(dict(recipe="sgnht", chains=1, keep=["p", "xi"], thin=2)),
         dict(recipe="psgld", steps=64),
         slow(dict(temperature=0.5, thin=20)),
         dict(init={"w": torch.zeros(FEATURES, dtype=torch.float64)}, energy=lambda at, batch: energy(at["w"], batch)),
-        dict(data=None, batch_size=None, energy=lambda theta: (theta**4).sum()),
+        slow(dict(data=None, batch_size=None, energy=lambda theta: (theta**4).sum())),
     ],
     ids=["minibatch", "carried", "one chain", "adapted", "sparse", "named", "full"],
 )
