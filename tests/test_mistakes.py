@@ -181,6 +181,8 @@ SLOW = {
     "two modes",
 }
 SLOW_LOOPS = {
+    "forgotten zero_grad, SGLD",
+    "beyond the stability edge",
     "forgotten zero_grad",
     "forgotten zero_grad, SGNHT",
     "forgotten zero_grad, batches",

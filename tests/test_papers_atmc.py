@@ -87,6 +87,7 @@ def test_speeds_of_exp_minus_K_are_those_of_a_normal_where_m_c_squared_is_large(
 # ---- cycles
 
 
+@pytest.mark.slow
 def test_an_estimate_of_a_cycle_is_of_its_last_state(study):
     """xi at the end of a short cycle is below that of the long steps, h_0 V_g/(2m) = 10."""
     from atmc_cycles import estimates

@@ -80,6 +80,7 @@ def reduced(study):
     return study
 
 
+@pytest.mark.slow
 def test_chains_have_the_mean_of_the_quadrature(reduced):
     """Within four standard errors, of .01 at most."""
     import coefficients as example

@@ -131,7 +131,7 @@ def test_the_floor_of_the_spike_prior_goes_from_least_squares_to_that_of_the_tab
     assert known[-1] > known[0] + 0.1  # at v0 = .1 by 0.7 +- 0.14 over the sets
 
 
-@pytest.mark.parametrize(("lr", "weights"), [(0.2, 2000), (0.003125, 500)])
+@pytest.mark.parametrize(("lr", "weights"), [(0.2, 2000), slow((0.003125, 500))])
 def test_sigma_without_data_stops_where_the_steps_or_the_prior_hold_it(study, lr, weights):
     """At the line within a fifth, where h^2 kappa/sigma^2 is near 4; at the prior's floor within 1 %."""
     import spike_stability as example

@@ -32,8 +32,8 @@ ROOT = Path(__file__).parent.parent
 README, GUIDE = ROOT / "README.md", ROOT / "examples" / "guide"
 GUIDES = sorted(GUIDE.glob("*.md"))
 TUNED = {GUIDE / f"{name}.md" for name in ("choosing", "models", "report", "tuning")}
-SECONDS = """coefficients declaring domains loops operators report sampling start targets tempering training tuning
-words""".split()
+SECONDS = """bias checking coefficients data declaring domains judging loops models operators report sampling start
+targets tempering training tuning words""".split()
 SLOW = {GUIDE / f"{name}.md" for name in SECONDS}  # pages whose blocks run for seconds
 PAGES = [README, *GUIDES, ROOT / "CONTRIBUTING.md"]
 
