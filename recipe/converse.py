@@ -22,8 +22,8 @@ from .declared import Block, Parameter
 from .dynamics import Entries
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
+from .normal_forms import drift_of, state_of
 from .random_points import random_value
-from .reading import drift_of, state_of
 from .results import Findings, Row
 from .spheres import project
 from .symbols import OPAQUE, Partial, Potential, is_site, masked, total

@@ -18,8 +18,17 @@ from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError
 from .formulas import formula
+from .normal_forms import (
+    conversions_of,
+    drift_of,
+    jumps_of,
+    matrix_of,
+    requirements_of,
+    state_of,
+    target_of,
+    updates_of,
+)
 from .pieces import lettered, letters_of
-from .reading import conversions_of, drift_of, jumps_of, matrix_of, requirements_of, state_of, target_of, updates_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
 from .symbols import Potential

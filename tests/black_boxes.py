@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from samplers.testing.audits.laws import LAWS
+from samplers.testing.audits.known_laws import LAWS
 
 SLOPES = {  # of black boxes, which spend their time in gradients
     LAWS[0].potential: lambda x: x @ PRECISION,

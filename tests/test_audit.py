@@ -46,7 +46,7 @@ from samplers.cli import lookup
 from samplers.testing import audits
 from samplers.testing.audits import VERDICTS, audit
 from samplers.testing.audits.judgement import extrapolated, order
-from samplers.testing.audits.laws import LAWS
+from samplers.testing.audits.known_laws import LAWS
 from samplers.testing.audits.measurements import likeness
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

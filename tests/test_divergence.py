@@ -12,7 +12,7 @@ from error_budget import CLAIMS
 import samplers
 from recipe import Energy, total, vector
 from samplers.results.divergence import Divergence
-from samplers.running.divergence import Stretches
+from samplers.running.backward_work import Stretches
 
 SITES, CHAINS = 20, 2000
 K, MASS, GAMMA, COLD = 2.3, 1.7, 1.0, 0.3

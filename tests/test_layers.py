@@ -34,8 +34,8 @@ from recipe import (
 from samplers import SGLD, SGNHT, UnderdampedLangevin
 from samplers.testing import LAYERS, assert_stationary, check
 from samplers.testing.cases import CASES, case_of
+from samplers.testing.check_results import LeftOut, Report, Result, timed
 from samplers.testing.planted import planted
-from samplers.testing.results import LeftOut, Report, Result, timed
 from samplers.testing.subject import Subject, subject_of
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)

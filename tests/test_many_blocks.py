@@ -12,8 +12,8 @@ from sympy import Symbol, tanh
 from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, vector
 from samplers import catalogue
 from samplers.testing import LAYERS, assert_stationary, check
+from samplers.testing.canonical import Composition, metropolis
 from samplers.testing.grids import Unresolved
-from samplers.testing.laws import Composition, metropolis
 from samplers.testing.subject import sites_of, subject_of
 
 theta, p, r, s, xi = vector("theta"), vector("p"), vector("r"), vector("s"), scalar("xi")

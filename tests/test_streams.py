@@ -44,7 +44,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("observed.py", "predicted"): "PREDICTED",
     ("model.py", "prior"): "PREDICTED",
 }
-FOR = {("repeated.py", "pairs"): "PAIR", ("repeated.py", "slopes"): "SLOPE", ("divergence.py", "_moved"): "STRETCH"}
+FOR = {("repeated.py", "pairs"): "PAIR", ("repeated.py", "slopes"): "SLOPE", ("backward_work.py", "_moved"): "STRETCH"}
 
 DRAWS = ("STEP", "BATCH", "SWAG_DIAGONAL", "SWAG_LOW_RANK", *{*ASKING.values()} - {"STEP", "BATCH", "SWAG_"})
 STEPS = ("RUN", "PAIR", "STRETCH", "SLOPE")
@@ -218,7 +218,7 @@ def test_no_chain_has_the_numbers_of_another(asked, name):
     [
         ("samplers.running.energy_checks", "RAY", streams.START, "spread"),
         ("samplers.running.repeated", "PAIR", streams.RUN, "stretches"),
-        ("samplers.running.divergence", "STRETCH", streams.PAIR, "stretches"),
+        ("samplers.running.backward_work", "STRETCH", streams.PAIR, "stretches"),
         ("samplers.running.repeated", "SLOPE", streams.RUN, "pairs"),
     ],
 )

@@ -126,7 +126,7 @@ def test_most_steps_take_one_look(monkeypatch):
 
     monkeypatch.setattr(Walk, "__call__", counted)
     moved(100)
-    assert answers.count(True) > 55  # of 76, but for those at which gauges look
+    assert answers.count(True) > 55  # of 76, but for those at which monitors look
     assert answers.count(False) == 0
 
 

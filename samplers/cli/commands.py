@@ -107,8 +107,8 @@ def check(name: str, scheme: str | None = None) -> Answer:
     """The certificate of a recipe, and the checks of its step: the emitted text, its law in one step and in many."""
     recipe = find_recipe(name)
     certificate = recipe.check()
+    from ..testing.check_results import LeftOut
     from ..testing.checks import check as check_layers  # imports torch
-    from ..testing.results import LeftOut
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOut)  # the report says it in the same words

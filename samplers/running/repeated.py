@@ -20,8 +20,8 @@ from ..results.functional import Functional
 from ..results.heat import heat_of
 from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
+from .backward_work import Stretches
 from .chains import Chains
-from .divergence import Stretches
 from .inputs import Inputs, OfStep
 from .level import Blocks, Level
 from .plan import Plan

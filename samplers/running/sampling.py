@@ -20,8 +20,8 @@ from recipe.errors import RecipeError
 from ..results.draws import Draws
 from ..stock import named
 from ..target.coordinates import Coordinates
+from ..target.datasets import read
 from ..target.layout import Layout, position_of
-from ..target.reading import read
 from ..target.target import check_energy_is_asked_for, data_of, energy_of, target_of
 from .adapting import Adaptation, place, restart
 from .chains import Chains

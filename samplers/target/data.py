@@ -10,7 +10,7 @@ from recipe import Energy
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
-from .reading import WHERE, Read, read
+from .datasets import WHERE, Read, read
 
 
 class Data:

@@ -6,7 +6,7 @@ from .densities import density as density
 from .diagnosis import diagnose as diagnose, Diagnosis as Diagnosis
 from .layers import LAYERS as LAYERS
 from .properties import PROPERTIES as PROPERTIES, residual_is_zero as residual_is_zero
-from .results import LeftOut as LeftOut, Report as Report, Result as Result
+from .check_results import LeftOut as LeftOut, Report as Report, Result as Result
 from .strategies import (
     recipes as recipes,
     schemes as schemes,

@@ -8,8 +8,8 @@ from recipe import Energy, Recipe, RecipeError
 from recipe.arguments import check_known
 from recipe.errors import warn
 
+from .check_results import Inapplicable, LeftOut, Report, Result, timed
 from .layers import LAYERS
-from .results import Inapplicable, LeftOut, Report, Result, timed
 from .subject import is_open, subject_of
 
 OPEN = "a function is opaque: give it by recipe.bind()"

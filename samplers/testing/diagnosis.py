@@ -16,7 +16,7 @@ from recipe.algebra import at_one_site, vanishes
 from recipe.converse import Recovery, coefficients, entries_of_curl, recover
 from recipe.errors import did_you_mean
 from recipe.formulas import formula
-from recipe.reading import drift_of, matrix_of, state_of
+from recipe.normal_forms import drift_of, matrix_of, state_of
 from recipe.results import Findings, Row
 from recipe.symbols import (
     OF_THE_STEP,
@@ -34,8 +34,8 @@ from recipe.symbols import (
 )
 from recipe.symbols import temperature as T
 
+from .check_results import Result
 from .generator import BOUND, generator_at_one_site
-from .results import Result
 
 LONG = 500  # operations of a residual, beyond which missing terms are not looked for
 SHARES = (S.One, S.Half, S.NegativeOne, S(2))  # missing shares of a term: dropped, halved, doubled, of the wrong sign

@@ -27,10 +27,10 @@ from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, nu
 from recipe.symbols import temperature as T
 
 from ..stock import named
+from .canonical import Law
 from .cases import Case, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
-from .laws import Law
 from .random_calls import NUM_DATA, TEMPERATURE, derivatives
 
 Points = dict[Block, np.ndarray]

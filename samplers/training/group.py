@@ -22,8 +22,8 @@ from recipe.errors import RecipeError, warn
 from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
-from .gauges import Gauges, Sites, masses_of
 from .kernels import Compiled, Copies, Text, as_functions, copies_of
+from .monitors import Monitors, Sites, masses_of
 from .rates import SETTINGS, Setting, in_words
 from .report import Chain
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
@@ -102,12 +102,12 @@ class Group:
     `group`: torch's dict of its parameters and settings; `index`: its number; `states`: torch's, by parameter.
     """
 
-    def __init__(self, sampler: Sampler, index: int, group: dict[str, Any], states: States, gauges: Gauges):
+    def __init__(self, sampler: Sampler, index: int, group: dict[str, Any], states: States, monitors: Monitors):
         self.sampler = sampler
         self.index = index
         self.group = group
         self.states = states
-        self.gauges = gauges
+        self.monitors = monitors
         self._known: Known | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._names = (*SETTINGS, *sampler.step.parameters)
@@ -154,13 +154,13 @@ class Group:
         if observe:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
         known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
-        checked = gpu.is_capturing() or number % CHECKED == 0 or self.gauges.clipping.looks_on
+        checked = gpu.is_capturing() or number % CHECKED == 0 or self.monitors.clipping.looks_on
         gradients = None if checked or known is None else known.found(params)
         if known is None or gradients is None:
             known, gradients = self._looked_at(known, params, observe)
-        if self.gauges.looks_on(number) and not gpu.is_capturing():
+        if self.monitors.looks_on(number) and not gpu.is_capturing():
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
-            self.gauges.see(self.index, group, chosen, known.sites, self.setting)
+            self.monitors.see(self.index, group, chosen, known.sites, self.setting)
         if known.copies is not None:
             gradients = known.copies.precise(gradients)
         setting = self.setting
@@ -222,7 +222,7 @@ class Group:
         if not captured:
             if checked or not known.are_finite(gradients):
                 self.check_finite(gradients)
-            self.gauges.clipping.see(gradients, self.shards)
+            self.monitors.clipping.see(gradients, self.shards)
         return known, gradients
 
     def _check_noise(self, number: int) -> None:
@@ -246,7 +246,7 @@ class Group:
         for k, p in enumerate(params):
             tensors |= {f"{name} of parameter {k}": x for name, x in self.states.get(p, {}).items()}
         where, number = f"{self.sampler.where}, step", self.group["step_number"]
-        check_finite(where, number, tensors, labels(self.index, params), self.gauges.arrivals)
+        check_finite(where, number, tensors, labels(self.index, params), self.monitors.arrivals)
 
     def _bound(
         self,
@@ -342,13 +342,13 @@ class Group:
         return temperatures
 
     def seen(self) -> list[Chain]:
-        """What the gauges have seen of each chain."""
-        params, gauges = self.group["params"], self.gauges
-        added = gauges.added.get(self.index) == {True}
-        beside = gauges.beside.get(self.index, {None})
+        """What the monitors have seen of each chain."""
+        params, monitors = self.group["params"], self.monitors
+        added = monitors.added.get(self.index) == {True}
+        beside = monitors.beside.get(self.index, {None})
         other = next(iter(beside)) if len(beside) == 1 else None
         steps = self.relaxation_steps()
-        series = gauges.late(self.index, count(params), self.shards)
+        series = monitors.late(self.index, count(params), self.shards)
         names = labels(self.index, params)
         num_data = self.group["num_data"]
         return [Chain(of, own, self.setting, steps, num_data, other, added) for of, own in zip(names, series)]

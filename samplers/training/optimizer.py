@@ -26,8 +26,8 @@ from ..stock import named
 from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
-from .gauges import Clipping, Gauges
 from .group import CHECKED, Group, Sampler
+from .monitors import Clipping, Monitors
 from .rates import SETTINGS, Setting, in_words
 from .refusals import BOOKKEPT, check_order, warn_of_law, warn_of_layers, without_frozen
 from .report import report_of_loop
@@ -142,14 +142,14 @@ class Optimizer(torch.optim.Optimizer):
             group["sampler"] = self.sampler.identity(group["params"])
 
     def _begin(self) -> None:
-        """Resets what a copy does not share: groups with their kernels, and gauges."""
+        """Resets what a copy does not share: groups with their kernels, and monitors."""
         self._groups: dict[int, Group] = {}
-        self._gauges = Gauges(self.sampler.recipe, Clipping(self.sampler.where, Arrivals()))
+        self._monitors = Monitors(self.sampler.recipe, Clipping(self.sampler.where, Arrivals()))
 
     def _group(self, index: int) -> Group:
         """The group of this number in motion."""
         if index not in self._groups:
-            self._groups[index] = Group(self.sampler, index, self.param_groups[index], self.state, self._gauges)
+            self._groups[index] = Group(self.sampler, index, self.param_groups[index], self.state, self._monitors)
         return self._groups[index]
 
     @property
@@ -272,9 +272,9 @@ class Optimizer(torch.optim.Optimizer):
         where = f"{self.sampler.where}, report"
         number(where, "alpha", alpha, above=0, below=1)
         number(where, "tolerance", tolerance, above=0)
-        self._gauges.arrivals.wait()
+        self._monitors.arrivals.wait()
         chains = [chain for group in self._in_motion for chain in group.seen()]
-        clipped = self._gauges.clipping.warned
+        clipped = self._monitors.clipping.warned
         return report_of_loop(self.sampler.recipe, chains, clipped=clipped, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
@@ -347,18 +347,18 @@ class Optimizer(torch.optim.Optimizer):
         for group in self._in_motion:
             group.check_finite(())
             take_up(self.sampler.where, self.sampler.recipe, group.group, self.state, group.index)
-        self._gauges.arrivals.wait()
+        self._monitors.arrivals.wait()
 
     def __getstate__(self) -> dict[str, Any]:
         self._take_time()
         return super().__getstate__() | {name: getattr(self, name) for name in ("sampler", "how", "held")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        gauges = self.__dict__.get("_gauges")
+        monitors = self.__dict__.get("_monitors")
         super().__setstate__(state)
         self._begin()
-        if gauges is not None:  # a state is loaded: what the first steps have shown of clipping holds on
-            self._gauges = Gauges(self.sampler.recipe, gauges.clipping)
+        if monitors is not None:  # a state is loaded: what the first steps have shown of clipping holds on
+            self._monitors = Monitors(self.sampler.recipe, monitors.clipping)
 
 
 def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:

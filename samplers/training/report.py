@@ -12,8 +12,8 @@ from ..results.averages import Agreement, Average, agreements_of, average_of
 from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.heat import heat_of
 from ..results.statistics import LEAST
-from .gauges import EVERY, NOISE, SQUARES
 from .minibatches import Beside
+from .monitors import EVERY, NOISE, SQUARES
 from .rates import Setting
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat

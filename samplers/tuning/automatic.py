@@ -15,7 +15,7 @@ from ..running.points import start_of
 from ..running.sampling import proposal_of
 from ..running.sampling import sample as run
 from ..stock import named
-from ..target.reading import read
+from ..target.datasets import read
 from .tune import Settings, tune
 
 P = ParamSpec("P")

@@ -11,10 +11,10 @@ import torch
 from recipe.results import Findings, Row
 
 from ...running.watching import Bar
-from ..results import Report
+from ..check_results import Report
 from .experiment import VERDICTS, Cell, Experiment, OutOfTime
 from .judgement import judge, judge_as_exact, of_responses
-from .laws import LAWS
+from .known_laws import LAWS
 from .measurements import RUNS, first_look, measured, measured_as_exact
 from .response import responses
 

@@ -14,8 +14,8 @@ from recipe.arguments import integer, is_number, number
 from recipe.errors import RecipeError
 
 from ...running.interrupts import ended_by_interrupt
-from ..results import Result
-from .laws import LAWS, Law
+from ..check_results import Result
+from .known_laws import LAWS, Law
 
 FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 WHERE = "audit"

@@ -6,7 +6,7 @@ from math import hypot, log2
 import numpy as np
 
 from .experiment import Experiment
-from .laws import LAWS
+from .known_laws import LAWS
 from .response import quadratic
 
 RESOLVED = 0.6  # a bias whose order may be higher may vanish

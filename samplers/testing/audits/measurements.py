@@ -11,7 +11,7 @@ import torch
 
 from .experiment import Cell, Experiment
 from .judgement import Biases
-from .laws import LAWS
+from .known_laws import LAWS
 
 FORGOTTEN = 4.0  # standard errors between the chains from two starts
 DOUBLINGS = 5  # of the time, until the start is forgotten

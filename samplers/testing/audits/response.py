@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recipe.errors import RecipeError
 
 from .experiment import Experiment, OutOfTime
-from .laws import LAWS
+from .known_laws import LAWS
 
 NORMAL = {"randn", "randn_like", "normal", "normal_"}
 FEW, CHECKED = 8, 64  # chains of the run that counts numbers, and chains whose theta_n must follow from their numbers

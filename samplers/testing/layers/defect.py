@@ -4,11 +4,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..canonical import Weighted
+from ..check_results import Result, Results
 from ..features import evaluated, features_over
 from ..generator import STANDARD_ERRORS
-from ..laws import Weighted
 from ..one_step import exponents, fitting_degree, moments, monomial, transition
-from ..results import Result, Results
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
 from .chains import exact_start, mirrored_chains
 

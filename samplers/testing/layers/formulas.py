@@ -2,10 +2,10 @@
 
 import sympy
 
+from ..check_results import Result, Results
 from ..generator import BOUND
 from ..interpreter import flow_by_flow
 from ..random_calls import by_oracle, called, inputs, worst
-from ..results import Result, Results
 from ..subject import Subject
 
 

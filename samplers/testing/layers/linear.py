@@ -10,8 +10,8 @@ from recipe.algebra import at_one_site
 from recipe.scheme import all_letters
 from recipe.symbols import Partial, Total, step_size
 
+from ..check_results import Inapplicable, Result, Results
 from ..interpreter import van_loan
-from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 
 STIFFNESSES = (0.7, 2.3)

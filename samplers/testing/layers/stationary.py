@@ -7,9 +7,9 @@ import torch
 
 from integrators.domains import in_domain
 
+from ..check_results import Inapplicable, Result, Results
 from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, monomial
-from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 from .chains import exact_start, features_by_site, mirrored_chains, moved_chains, noise_of, sites_of_a_run, worst_moment
 from .defect import is_resolved, moved, one_step_defect

@@ -10,11 +10,11 @@ import numpy as np
 
 from integrators.direction import ACCEPTED, WORK
 
+from ..check_results import Inapplicable, Result, Results
 from ..features import features_of
 from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, fitting_degree
 from ..random_calls import TEMPERATURE
-from ..results import Inapplicable, Result, Results
 from ..subject import Subject
 from .chains import accepted_chains, exact_start, noise_of, worst_moment
 

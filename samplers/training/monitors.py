@@ -137,7 +137,7 @@ class Sites:
         return self.together([g.as_strided(x.shape, x.stride()) for g, x in zip(gradients, self.weights)])
 
 
-class Gauges:
+class Monitors:
     """Rows of numbers of each parameter group, taken before some of the steps: sums over some sites of each chain.
 
     "kinetic.p": p^2/(m T). "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, the rise of "kinetic.p" by half a kick.
