@@ -116,7 +116,7 @@ OBSERVE = {"a": lambda theta: theta**2 - 0.1, "b": lambda theta: theta.reshape(l
 EVERY_WAY = [*product(OWN, WORDS, ["lagged", "same_step"], [True, False])]
 
 
-@pytest.mark.parametrize("make, word, order, reuse", covering(EVERY_WAY, EVERY_WAY[::5]))
+@pytest.mark.parametrize("make, word, order, reuse", covering(EVERY_WAY, EVERY_WAY[::10]))
 def test_the_emitted_adaptation_equals_the_oracle(make, word, order, reuse):
     step = compile(replace(make(), order=order), word, reuse_gradient=reuse)
     state, drawn, parameters = inputs(step, 4, (3,))

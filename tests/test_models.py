@@ -319,6 +319,7 @@ def test_a_model_is_tuned_and_goes_on_from_a_checkpoint(tmp_path, brief):
     assert len({float(x) for x in first["w"][:, 0, 0]}) == 6
 
 
+@pytest.mark.slow
 def test_the_errors_that_are_stated_are_of_the_variables():
     energy = model({"s": Gamma(3 * ONE, ONE)}, lambda v: 0 * v["s"])
     draws = sample(UnderdampedLangevin, energy, steps=150, warmup=50, step_size=0.4, chains=40, progress=False)
@@ -339,7 +340,7 @@ COUNTS = of(2, 0, 3)
 RATE = {"rate": Gamma(2 * ONE, ONE)}  # of counts, whose law is a negative binomial
 
 
-@pytest.mark.parametrize("reference", [None, {"rate": LogNormal(ZERO, ONE)}], ids=["the prior", "another law"])
+@pytest.mark.parametrize("reference", [None, slow({"rate": LogNormal(ZERO, ONE)})], ids=["the prior", "another law"])
 def test_the_evidence_of_a_constrained_variable_is_that_of_its_conjugate_law(reference):
     energy = model(RATE, lambda v: Poisson(v["rate"]).log_prob(COUNTS))
     total, n = COUNTS.sum(), len(COUNTS)

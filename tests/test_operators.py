@@ -7,7 +7,7 @@ import pytest
 import scipy
 import sympy
 import torch
-from covering import covering
+from covering import covering, slow
 from scipy.linalg import expm
 
 import integrators
@@ -292,7 +292,7 @@ def test_one_factorisation_serves_all_steps_of_any_size(monkeypatch):
 
 
 @pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd])
-@pytest.mark.parametrize("name", ["preconditioned", "non-reversible", "two-noises", "hmc-dense"])
+@pytest.mark.parametrize("name", ["preconditioned", slow("non-reversible"), "two-noises", slow("hmc-dense")])
 def test_steps_have_jacobians_and_kept_factorisations_serve_them(name, transform):
     step = integrators.compile(RECIPES[name])
     values = {name: Dense(value) for name, value in settings(step, matrices(4)).items()}

@@ -52,6 +52,7 @@ def test_the_noise_of_the_data_has_no_mean_and_unit_variance():
 # ---- the integrator
 
 
+@pytest.mark.slow
 def test_the_steps_have_their_order_and_what_is_printed_has_none(study):
     from atmc_order import ERRORS, WORDS, order
 

@@ -66,6 +66,7 @@ def test_a_thermostat_that_never_relaxes():
     assert relaxation_steps(hoover, 0.1, {}) == {"p": math.inf, "xi": math.inf}
 
 
+@pytest.mark.slow
 def test_relativistic_momenta_forget_as_long_chains_say():
     """By the initial slope of their autocorrelation, which is what <p^2>/-<p f> is."""
     h = 0.02

@@ -563,7 +563,7 @@ def called(step, shape=(3,)):
 WORDS = "B A' O A' B", "O B A' B O", "Euler"
 
 
-@pytest.mark.parametrize("names, word", covering(product(HOSTILE, WORDS), zip(HOSTILE, cycle(WORDS))))
+@pytest.mark.parametrize("names, word", covering(product(HOSTILE, WORDS), [*zip(HOSTILE, cycle(WORDS))][::2]))
 def test_any_name_of_a_block_or_parameter_gives_the_right_step(names, word):
     step = compile(renamed(*names), word)
     out, oracles = called(step)

@@ -298,7 +298,7 @@ RUNS = {name: Run(RECIPES[name], **row) for name, row in ROWS.items()}
 MOMENTS = {"theta": (1, 2, 4), "x": (1, 2, 4), "y": (2,), "p": (2,), "u": (2,), "xi": (1, 2), "gamma": (1,)}
 
 # without the forms of SGLD-SA that differ in the scale of U alone, and the two laws that take seconds
-NEAR = [name for name in RUNS if "classification" not in name and name not in ("atmc", "atmc-relativistic")]
+NEAR = [name for name in RUNS if name in EVERY_MECHANISM]
 
 
 def law_of(name, site=0, h=None):

@@ -297,6 +297,7 @@ def share_left(temperature=1.0):
 RUN = dict(init={"x": torch.ones(1), "y": torch.ones(1)}, step_size=0.004, progress=False, seed=4, tau=8.0)
 
 
+@pytest.mark.slow
 def test_with_swaps_the_cold_chain_visits_both_wells_with_their_probability():
     """Chains at their end against quadrature; without swaps all of them stay."""
     z = vector("z")

@@ -267,7 +267,7 @@ JUMPS_AND_SPHERES = {
 }
 
 
-@pytest.mark.parametrize("name", covering(JUMPS_AND_SPHERES, ["zig-zag", "proposals"]))
+@pytest.mark.parametrize("name", covering(JUMPS_AND_SPHERES, ["proposals"]))
 def test_spheres_jumps_and_proposals_are_accepted_as_in_torch(name):
     recipe, draw = JUMPS_AND_SPHERES[name], torch.Generator().manual_seed(0)
     of_U = {} if recipe.potential is None else {"energy": Energy(theta, U=total(theta**4) / 4)}

@@ -474,6 +474,7 @@ def test_a_step_evaluates_energy_and_gradient_together_once(recipe):
     assert calls[1] - calls[0] == 10
 
 
+@pytest.mark.slow
 def test_energies_of_several_coordinates_and_of_data_are_exact_too():
     x, y = sympy.symbols("x y", real=True)
     gaussian = Energy((x, y), U=(x**2 + (y - x / 2) ** 2 * 4) / 2)
