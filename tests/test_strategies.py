@@ -267,7 +267,7 @@ def test_recipes_are_of_every_kind_and_size():
     seen = Counter()
 
     @given(recipes())
-    @examples(26)
+    @examples(60)
     def look(R):
         seen.update([R.name, len(R.state), *(type(e).__name__ for f in (*R.D, *R.Q) for e in f.atoms(sin, tanh, exp))])
         has = {
