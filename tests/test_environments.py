@@ -5,11 +5,15 @@ import platform
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
-from integrators.kernels import native
+import samplers
+from integrators.kernels import choice, native
+from recipe import Energy, total, vector
 
 ROOT = Path(__file__).parent.parent
 COMPILER = native.compiler()
@@ -90,6 +94,24 @@ def test_without_docstrings_and_asserts_and_with_warnings_as_errors():
 NO_OTHER_FOLDER = {"XDG_CACHE_HOME": None, "SDE_RECIPE_CACHE": None}
 
 
+def test_without_a_compiler_steps_run_in_torch_which_is_said_once(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("samplers.running.choice.STEPS", 1)  # of a run that is worth a kernel
+    monkeypatch.setattr(native, "compiler", native.compiler.__wrapped__)  # which looks again
+    choice._say_once.cache_clear()
+    theta = vector("theta")
+    unseen = Energy(theta, U=total(theta**2) / 2.718)  # no kernel of it is in memory
+    how = dict(init=torch.zeros(2), steps=3, step_size=0.1, progress=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for draws in (samplers.sample(samplers.SGLD, unseen, **how) for _ in range(2)):
+            assert draws.info["backend"] == "torch"
+    said = [str(w.message) for w in told if "no kernel is compiled" in str(w.message)]
+    assert len(said) == 1 and "there is no C++ compiler" in said[0]
+
+
+@pytest.mark.slow
 @pytest.mark.needs("arviz", "matplotlib")
 def test_without_a_compiler_a_home_and_a_name_steps_run_in_torch_which_is_said_once():
     told = story(BARE, **NO_OTHER_FOLDER, HOME=None, CXX=None, PATH="/nowhere")
