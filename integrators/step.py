@@ -221,7 +221,7 @@ class Step:
 
         `arguments`: those of the call, and the `pool` of a run's kernels.
         """
-        from .kernels.choice import BY_DEVICE
+        from .kernels.fallback import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
         functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "value": value}

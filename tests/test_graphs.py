@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import samplers
 from integrators import transfers
-from integrators.kernels import choice, gpu, launchers
+from integrators.kernels import fallback, gpu, launchers
 from integrators.kernels.gpu import Launch
 from recipe import RecipeError
 from samplers.training import group
@@ -140,7 +140,7 @@ def test_where_triton_launches_nothing_steps_are_made_in_torch_and_it_is_said_on
     monkeypatch.setattr(Launch, "__call__", fails)
     monkeypatch.setitem(group.BY_DEVICE, "cpu", "triton")
     gpu.check_launches.cache_clear()
-    choice._say_once.cache_clear()
+    fallback._say_once.cache_clear()
     p = torch.nn.Parameter(torch.ones(3))
     p.grad = torch.ones(3)
     optimizer = samplers.Optimizer([p], samplers.SGLD, num_data=10, step_size=0.01)

@@ -17,13 +17,12 @@ from integrators import noise
 from integrators.backends.cpp import PRELUDE
 from integrators.backends.cpp_unrolled import unrolled_source
 from integrators.backends.kernel_expressions import CPP
-from integrators.kernels import choice, native
+from integrators.kernels import fallback, native
 from integrators.kernels.constants import Constants
 from integrators.kernels.trajectory import Trajectory
 from integrators.passes import Unsupported, inputs
 from recipe import Energy, Recipe, RecipeError, friction, potential, scalar, total, vector
-from samplers.running import choice as movers
-from samplers.running import launches
+from samplers.running import choice, launches
 from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES
 from samplers.testing.random_calls import led_into
@@ -374,8 +373,8 @@ def test_without_a_working_compiler_torch_runs_and_one_line_says_why(cold, monke
         (tools / "c++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(movers, "STEPS", 100)
-    choice._say_once.cache_clear()
+    monkeypatch.setattr(choice, "STEPS", 100)
+    fallback._say_once.cache_clear()
 
     def run(**more):
         return samplers.sample(samplers.SGLD, TARGETS["gaussian"], steps=100, thin=100, **RUN | more)

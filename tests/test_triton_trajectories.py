@@ -14,11 +14,11 @@ from test_trajectories import COUPLED, ON_KERNELS, errors
 
 import integrators
 import samplers
-from integrators.kernels import choice
+from integrators.kernels import fallback
 from integrators.kernels.trajectory import Trajectory, TrajectoryOnGPU
 from integrators.passes import Unsupported
 from recipe import Energy, RecipeError
-from samplers.running import choice as choice_of_run
+from samplers.running import choice
 from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES
 
@@ -140,9 +140,9 @@ def test_what_has_no_kernel_of_many_steps_has_one_of_one_step():
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Runs choose the kernels that they would choose there."""
-    monkeypatch.setitem(choice.BY_DEVICE, "cpu", "triton")
-    monkeypatch.setattr(choice_of_run, "too_short", lambda *_: "")
-    choice._say_once.cache_clear()
+    monkeypatch.setitem(fallback.BY_DEVICE, "cpu", "triton")
+    monkeypatch.setattr(choice, "too_short", lambda *_: "")
+    fallback._say_once.cache_clear()
 
 
 @pytest.mark.parametrize("energy", [TARGETS["banana"], slow(lambda at: (at**4).sum())], ids=["symbolic", "function"])
@@ -164,7 +164,7 @@ def test_without_triton_it_is_by_torch_and_says_why(as_on_a_gpu, monkeypatch):
 
 
 def test_a_long_run_on_a_gpu_is_worth_a_compilation():
-    plan = type("Plan", (), {"length": choice_of_run.STEPS_ON_GPU})
+    plan = type("Plan", (), {"length": choice.STEPS_ON_GPU})
     there = type("Tensor", (), {"device": torch.device("cuda"), "numel": lambda self: 6})()
-    assert not choice_of_run.too_short(plan, {"theta": there}, False)
-    assert choice_of_run.too_short(plan, {"theta": torch.zeros(6)}, True)
+    assert not choice.too_short(plan, {"theta": there}, False)
+    assert choice.too_short(plan, {"theta": torch.zeros(6)}, True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels import gpu
-from integrators.kernels.choice import BY_DEVICE, kernel_or_none
+from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.kernels.single import in_parts
 from integrators.kernels.sweep import Sweep
 from integrators.step import Step

@@ -12,7 +12,7 @@ import torch
 from integrators import noise, operator_checks, operators, streams
 from integrators.kernels import gpu
 from integrators.kernels.addresses import Alike, starts
-from integrators.kernels.choice import BY_DEVICE, kernel_or_none
+from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.relaxation import relaxation_steps
 from integrators.step import Step
 from integrators.transfers import is_near

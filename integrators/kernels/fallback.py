@@ -1,4 +1,4 @@
-"""Choice between a kernel and steps in torch."""
+"""Steps in torch where a kernel cannot be compiled, with a warning that says why."""
 
 from collections.abc import Callable
 from functools import cache
