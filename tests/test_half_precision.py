@@ -98,7 +98,7 @@ def test_a_loop_is_watched_in_the_precision_in_which_it_moves():
         for p in weights:
             p.grad = torch.full_like(p, 60000.0 - 100 * k)
         optimizer.step()
-    (rows,) = optimizer._gauges.rows.values()
+    (rows,) = optimizer._monitors.rows.values()
     assert [row["step"] for row in rows] == [0, 10] and rows[0]["kick.p"][0] > 0
 
 
