@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import samplers
-from integrators.kernels import choice, native
+from integrators.kernels import fallback, native
 from recipe import Energy, total, vector
 
 ROOT = Path(__file__).parent.parent
@@ -99,7 +99,7 @@ def test_without_a_compiler_steps_run_in_torch_which_is_said_once(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("samplers.running.choice.STEPS", 1)  # of a run that is worth a kernel
     monkeypatch.setattr(native, "compiler", native.compiler.__wrapped__)  # which looks again
-    choice._say_once.cache_clear()
+    fallback._say_once.cache_clear()
     theta = vector("theta")
     unseen = Energy(theta, U=total(theta**2) / 2.718)  # no kernel of it is in memory
     how = dict(init=torch.zeros(2), steps=3, step_size=0.1, progress=False)
