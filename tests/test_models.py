@@ -759,6 +759,10 @@ BAD_RUNS = {
         dict(init={"mu": 0.0, "tau": 1.0, "eta": torch.zeros(7)}),
         r"shape \(7,\), and the variable \(8,\)",
     ),
+    "starts of a tuning of fewer chains": (
+        dict(init={"mu": torch.zeros(3), "tau": 1.0, "eta": torch.zeros(8)}, chains=64),
+        r"starts of 3 chains: take as many, or those of tune\(\.\.\., chains=64\)",
+    ),
     "out of the support": (
         dict(init={"mu": ZERO, "tau": -ONE, "eta": torch.zeros(8, dtype=F64)}),
         "start of the variable 'tau' is outside",

@@ -29,6 +29,7 @@ SPENT = 0.05  # of the run's evaluations of the gradient
 FOLDED = 16  # draws of each chain at which it is taken at once
 HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
 FASTEST = 0.99  # acceptance above which a larger step moves further for the same work
+APART, IN_MODES = 1.2, 10.0  # R-hat, and effective draws of half a chain, from which on each chain is in a mode
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
 Answer = list[Finding] | str  # findings, or the reason why there are none
@@ -266,17 +267,26 @@ def _r_hats(run: Subject) -> Answer:
     accepted = run.info.get("acceptance") or [0.0]
     if sum(accepted) / len(accepted) > FASTEST:
         cure = 'Take a larger step size, or step_size="auto": nearly all steps are accepted, and chains do not meet.'
+    modes = (
+        "Take a Ladder of temperatures, or put components that may change places in order: each chain moves well, but "
+        "in a mode of its own."
+    )
     findings = []
     for x, names, _ in run.thinned.values():  # of the law that the chains have, without weights
         alpha = run.share / (2 * len(names) * len(run.thinned))
         of_block = [
-            r_hat_finding(name, agreement, alpha, cure)
+            r_hat_finding(name, agreement, alpha, modes if is_in_modes(agreement) else cure)
             for name, agreement in zip(names, agreements_of(x))
             if not math.isnan(agreement.within)
         ]
         if of_block:
             findings.append(max(of_block, key=lambda f: (f.ok is False, f.value)))
     return findings or "no coordinate varies"
+
+
+def is_in_modes(agreement: Agreement) -> bool:
+    """Whether chains are apart, and each of them moves well where it is: a longer run does not bring them together."""
+    return agreement.r_hat > APART and agreement.within > IN_MODES * agreement.halves
 
 
 def _configurational(run: Subject) -> Answer:

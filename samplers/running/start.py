@@ -132,7 +132,10 @@ def _of_model(recipe: Recipe, model: Model, init: Any, starting: Starting) -> tu
         value = one_point(init[name], f"{where}[{name!r}]", starting.device)
         if tuple(value.shape) not in (shape, (chains, *shape)):
             what = f"it has the shape {tuple(value.shape)}, and the variable {shape}"
-            raise RecipeError(f"{where}[{name!r}]", what, do=f"Give {shape}, or {(chains, *shape)}.")
+            do = f"Give {shape}, or {(chains, *shape)}."
+            if value.dim() and tuple(value.shape[1:]) == shape:
+                do = f"They are starts of {len(value)} chains: take as many, or those of tune(..., chains={chains})."
+            raise RecipeError(f"{where}[{name!r}]", what, do=do)
         parts[name] = value.expand(chains, *shape).reshape(chains, -1)
     _check_alike(parts, where)
     return {target: torch.cat(list(parts.values()), -1)}, layout
