@@ -35,7 +35,7 @@ def finding(recipe: Recipe, topic: str, **at) -> Finding:
     return recipe.check(**at)[topic]
 
 
-# Every fourth recipe of a question is asked at every change, the others are slow.
+# Every sixth recipe of a question is asked at every change, the others are slow.
 FEW_WRONG = [name for cases in BY_TOPIC.values() for name in [*cases][::6]]
 FEW_RIGHT = [*RIGHT][::6]
 SLOW = {  # cheaper cases of the same question are fast

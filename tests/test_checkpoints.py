@@ -105,7 +105,7 @@ def undisturbed(name):
     return drawn(name)
 
 
-# by a kernel and by torch, at temperatures, with several potentials, in phases; at the first checkpoint and at later
+# by a kernel and by torch, at temperatures, in phases; at the first checkpoint and at later
 BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2)]
 BROKEN_OFF += [(name, 1) for name in ("temperatures in torch", "phases")]
 

@@ -132,7 +132,7 @@ def test_list_tells_name_paper_claim_and_word_of_every_stock_sampler(run, answer
     )
 
 
-# an open recipe, explicit coordinates, an observation, a jump, a thermostat, adaptation
+# Euler's step, a metric of the state, a jump, a thermostat
 SHOWN = {"sgld", "sgrld", "hmc-randomised", "sgnht"}
 
 

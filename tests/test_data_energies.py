@@ -166,7 +166,7 @@ def test_a_kernel_makes_the_steps_of_the_torch_text(name):
 IN_TORCH = ("sgrld-cir", "sgrld-dense", "sgfs", "sgld-sa", "sghmc-sa", "sgrld-simplex", "isgd")
 
 
-# what SGNHT above has not: the curvature, a jump, and adapted quantities beside a thermostat for each site
+# what SGNHT above has not: the curvature, and a jump
 OF_EACH_KIND = ("psgld-gamma", "hmc-randomised")
 RECIPES = {name: case.recipe for name, case in CASES.items() if not name.startswith(IN_TORCH)}
 ON_KERNELS = [name for name, R in RECIPES.items() if len(R.targets) == 1 and not R.metropolis]  # which asks all data

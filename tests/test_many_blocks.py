@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from certificates import RIGHT, ccadl
-from covering import covering, slow
+from covering import covering
 from mutation import Mutant, with_mistake, wrong_recipes
 from sympy import Symbol, tanh
 
@@ -134,7 +134,7 @@ def test_an_energy_of_the_caller_may_be_one_that_no_grid_resolves():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", ["generator", slow("stationary start")])
+@pytest.mark.parametrize("layer", ["generator", "stationary start"])
 def test_what_is_neither_normal_nor_on_a_grid_is_drawn(layer):
     """Four coordinates coupled by quartic energies."""
     H = sum(b**4 / 4 for b in (x, y, z, v)) + (x - y) ** 4 / 4 + (y - z) ** 4 / 4 + (z - v) ** 4 / 4 - x / 3

@@ -342,7 +342,7 @@ class Group:
         return temperatures
 
     def seen(self) -> list[Chain]:
-        """What the monitors have seen of each chain."""
+        """Monitored numbers of each chain, with its setting and its relaxation."""
         params, monitors = self.group["params"], self.monitors
         added = monitors.added.get(self.index) == {True}
         beside = monitors.beside.get(self.index, {None})

@@ -59,7 +59,7 @@ def preconditioned(
     dense, draws = _dense(plain, parameters, held, where)
     dense.begin(repeat, plain.axis)
     is_better = CHANCE * dense.best.efficiency >= plain.best.efficiency
-    if max(plain.r_hat, dense.r_hat) > APART:  # sample sizes of chains apart tell nothing
+    if max(plain.r_hat, dense.r_hat) > APART:  # the coordinates in which they are nearer
         is_better = dense.r_hat < plain.r_hat
     best = dense if is_better else plain
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
