@@ -18,7 +18,7 @@ from integrators.transfers import Arrivals, is_near
 from recipe.arguments import number
 from recipe.errors import RecipeError
 
-from ..files import arrays, regular, storage
+from ..files import memory_maps, regular, storage
 from ..files.store import NEW, Lock, Saved, Store
 from .chains import Chains, without_prefix
 from .drive import Moves
@@ -226,7 +226,7 @@ class InFolder(InMemory):
         kept = self.before is not None and self.before.account["stretches"]
         if kept and regular.size_of(path) != math.prod(shape) * like.element_size():
             raise self._changed(block, 0, kept[0][0])
-        values, file = arrays.mapped(path, shape, like.dtype)
+        values, file = memory_maps.mapped(path, shape, like.dtype)
         if file is not None:
             self.maps.append(file)
         return values
@@ -241,7 +241,7 @@ class InFolder(InMemory):
 
     def _check_files(self) -> None:
         for b, x in self.values.items():
-            arrays.check_whole(self._file(b), x)
+            memory_maps.check_whole(self._file(b), x)
 
     def resume(self, chains: Chains) -> None:
         """Restore the chains from the folder. Raises RecipeError where its draws, checkpoint or energy differ."""
@@ -323,7 +323,7 @@ class InFolder(InMemory):
         self._check_files()
         kept = super().draws()
         if len(self.step_sizes) == self.number:
-            kept = {b: arrays.private(self._file(b), x) for b, x in kept.items()}
+            kept = {b: memory_maps.private(self._file(b), x) for b, x in kept.items()}
         return kept
 
 

@@ -1,4 +1,4 @@
-"""Arrays in memory-mapped files."""
+"""Tensors in memory-mapped files."""
 
 import math
 import os
