@@ -23,9 +23,9 @@ from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Text, as_functions, copies_of
+from .loop_report import Chain
 from .monitors import Monitors, Sites, masses_of
 from .rates import SETTINGS, Setting, in_words
-from .report import Chain
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .stacked import count, labels, members_of
 from .tensors import (

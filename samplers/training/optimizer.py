@@ -27,10 +27,10 @@ from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
 from .group import CHECKED, Group, Sampler
+from .loop_report import report_of_loop
 from .monitors import Clipping, Monitors
 from .rates import SETTINGS, Setting, in_words
 from .refusals import BOOKKEPT, check_order, warn_of_law, warn_of_layers, without_frozen
-from .report import report_of_loop
 from .stacked import members_of
 from .tensors import check_parameters, values_of
 
