@@ -20,7 +20,7 @@ from integrators import noise
 from integrators.direction import ACCEPTED
 from recipe import RecipeError
 from samplers.testing.cases import CASES
-from samplers.testing.layers.chains import accepted_chains, exact_start, moved_chains, noise_of
+from samplers.testing.layers.equilibrium_chains import accepted_chains, exact_start, moved_chains, noise_of
 from samplers.testing.strategies import recipes, schemes
 from samplers.testing.subject import subject_of
 

@@ -10,7 +10,7 @@ from ..features import evaluated, features_over
 from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, fitting_degree, moments, monomial, transition
 from ..subject import DRAW_NODES, GRADIENT_NODES, Subject
-from .chains import exact_start, mirrored_chains
+from .equilibrium_chains import exact_start, mirrored_chains
 
 DRAWN_STEP, DRAWN_CHAINS, DRAWN_BOUND = 0.004, 20_000, 1e-2  # where state and noise are drawn
 

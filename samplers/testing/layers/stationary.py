@@ -11,8 +11,16 @@ from ..check_results import Inapplicable, Result, Results
 from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, monomial
 from ..subject import Subject
-from .chains import exact_start, features_by_site, mirrored_chains, moved_chains, noise_of, sites_of_a_run, worst_moment
 from .defect import is_resolved, moved, one_step_defect
+from .equilibrium_chains import (
+    exact_start,
+    features_by_site,
+    mirrored_chains,
+    moved_chains,
+    noise_of,
+    sites_of_a_run,
+    worst_moment,
+)
 
 STEPS, HALVINGS = 8, 6
 

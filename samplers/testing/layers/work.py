@@ -16,7 +16,7 @@ from ..generator import STANDARD_ERRORS
 from ..one_step import exponents, fitting_degree
 from ..random_calls import TEMPERATURE
 from ..subject import Subject
-from .chains import accepted_chains, exact_start, noise_of, worst_moment
+from .equilibrium_chains import accepted_chains, exact_start, noise_of, worst_moment
 
 CHAINS, STEPS = 10_000, 20
 LARGEST, HALVINGS = 1.0, 8

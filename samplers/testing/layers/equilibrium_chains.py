@@ -1,4 +1,4 @@
-"""Chains of a subject that start from independent draws of exp(-H/T), and their steps."""
+"""Chains of a subject at equilibrium, from independent draws of exp(-H/T), and their steps."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
