@@ -279,7 +279,7 @@ def moves_on_after_the_warmup():
 def test_the_operator_is_constant_after_the_warmup(monkeypatch):
     assert not moves_on_after_the_warmup()
     monkeypatch.setattr(Covariance, "is_frozen", False)  # the mutant goes on
-    monkeypatch.setattr("samplers.running.adapting.Adaptation.advance", Endless.advance)
+    monkeypatch.setattr("samplers.running.adaptation.Adaptation.advance", Endless.advance)
     assert moves_on_after_the_warmup()
 
 

@@ -23,7 +23,7 @@ from ..target.coordinates import Coordinates
 from ..target.datasets import read
 from ..target.layout import Layout, position_of
 from ..target.target import check_energy_is_asked_for, data_of, energy_of, target_of
-from .adapting import Adaptation, place, restart
+from .adaptation import Adaptation, place, restart
 from .chains import Chains
 from .choice import choose, with_compiled_gradient
 from .drive import Kernel, Stop
