@@ -22,7 +22,7 @@ from recipe.symbols import temperature as T
 from .compiler import block_names, check_choices, default_words, with_energy, word_of
 from .derivatives import Derivative
 from .direction import ACCEPTED, DIRECTION, WORK, directed, remembered
-from .domains import COMPARED, bounds
+from .domain_bounds import COMPARED, bounds
 from .extraction import unused
 from .flow import Flow
 from .lower import lower

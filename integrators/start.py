@@ -12,7 +12,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import Adapted, Partial
 
 from .auxiliary import adaptation_word, stationary_word
-from .domains import in_domain
+from .domain_bounds import in_domain
 from .lower import lower
 from .noise import Key
 from .step import State, Step

@@ -9,7 +9,7 @@ from sympy import Add, And, Expr, Integer, Mul, Not, Or, Pow, S, StrictLessThan,
 from recipe import symbols
 from recipe.symbols import Block
 
-from ..domains import bounds
+from ..domain_bounds import bounds
 from ..passes import Unsupported
 from ..variates import Uniform
 from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum

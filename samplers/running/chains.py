@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 
 from integrators.adapting import Adapting
 from integrators.direction import ACCEPTED
-from integrators.domains import in_domain
+from integrators.domain_bounds import in_domain
 from integrators.program import DERIVATIVES
 from recipe import Recipe
 from recipe.errors import RecipeError

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from integrators.domains import in_domain
+from integrators.domain_bounds import in_domain
 
 from ..check_results import Inapplicable, Result, Results
 from ..generator import STANDARD_ERRORS
