@@ -19,7 +19,7 @@ from .target.posterior import posterior as posterior, score_variance as score_va
 from .results.draws import Draws as Draws
 from .results.predictive import Predictive as Predictive, PredictiveMoments as PredictiveMoments
 from .results.swag import SWAG as SWAG
-from .running.exchange import Ladder as Ladder
+from .running.parallel_tempering import Ladder as Ladder
 from .running.phases import Phase as Phase
 from .running.points import Start as Start
 from .running.sampling import Metropolis as Metropolis

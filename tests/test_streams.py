@@ -35,7 +35,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("start.py", "given_state"): "SPREAD",
     ("points.py", "_drawn"): "POINT",
     ("energy_checks.py", "falls"): "RAY",
-    ("exchange.py", "_exchange"): "EXCHANGE",
+    ("parallel_tempering.py", "_exchange"): "EXCHANGE",
     ("bridges.py", "move"): "JITTER",
     ("references.py", "start"): "REFERENCE",
     ("ensemble.py", "__init__"): "NETWORK",

@@ -13,9 +13,9 @@ from recipe.errors import RecipeError, warn
 from ..results.draws import Draws
 from .chains import Chains, Diverged
 from .drive import Kernel, Stop, drive
-from .exchange import Rungs
 from .inputs import Inputs
 from .interrupts import until_interrupted
+from .parallel_tempering import Rungs
 from .plan import Plan
 from .recording import InMemory
 from .repeated import PairedRun

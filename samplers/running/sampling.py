@@ -28,11 +28,11 @@ from .chains import Chains
 from .choice import choose, with_compiled_gradient
 from .drive import Kernel, Stop
 from .energy_checks import check_at_start, flag_risen
-from .exchange import Ladder, Swaps, ladder_of, side_by_side
 from .fingerprint import fingerprint
 from .gauges import Gauges
 from .inputs import Inputs
 from .law import check_law, check_reach, check_stability
+from .parallel_tempering import Ladder, Swaps, ladder_of, side_by_side
 from .phases import Phase, phases_of
 from .plan import Plan, Value, plan_of, step_of
 from .points import start_of
