@@ -17,7 +17,7 @@ from sympy import Piecewise, Symbol, exp, sqrt
 import samplers
 from integrators import compile
 from integrators.backends.loading import load
-from integrators.start import adaptation_start
+from integrators.initial_state import adaptation_start
 from recipe import (
     Recipe,
     RecipeError,

@@ -49,8 +49,8 @@ from zoo import CURVED, GENERALISED_LANGEVIN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
 from integrators import compile
 from integrators.backends.loading import load
+from integrators.initial_state import stationary_start
 from integrators.optimizer_form import optimizer_form
-from integrators.start import stationary_start
 from recipe import (
     Energy,
     Recipe,

@@ -13,7 +13,7 @@ from sympy import Symbol, sqrt
 import samplers
 from integrators import compile
 from integrators.backends.loading import load
-from integrators.start import stationary_start
+from integrators.initial_state import stationary_start
 from recipe import (
     Energy,
     Recipe,

@@ -8,11 +8,11 @@ import torch
 import integrators
 import samplers
 from integrators import noise
+from integrators.initial_state import complete_state
 from integrators.kernels.sweep import Sweep
 from integrators.noise import Key, Places
 from integrators.optimizer_form import of_the_loss, optimizer_form
 from integrators.processes import Run, Spread
-from integrators.start import complete_state
 
 F64 = torch.float64
 

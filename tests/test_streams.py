@@ -31,7 +31,7 @@ ASKING = {  # by file and function, the draw that is asked for
     ("step.py", "drawn"): "STEP",
     ("stepwise.py", "__call__"): "STEP",  # numbers whose law depends on the state
     ("data.py", "rows_for"): "BATCH",
-    ("start.py", "complete_state"): "START",
+    ("initial_state.py", "complete_state"): "START",
     ("start.py", "given_state"): "SPREAD",
     ("points.py", "_drawn"): "POINT",
     ("energy_checks.py", "falls"): "RAY",

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import integrators
-from integrators.start import complete_state, stationary_start
+from integrators.initial_state import complete_state, stationary_start
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import integer, number

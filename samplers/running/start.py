@@ -10,7 +10,7 @@ import torch
 from integrators import noise, operator_checks, streams
 from integrators.direction import DIRECTION
 from integrators.domain_bounds import in_domain
-from integrators.start import complete_state, per_tensor
+from integrators.initial_state import complete_state, per_tensor
 from integrators.step import Step
 from recipe import Energy, Recipe
 from recipe.arguments import check_known

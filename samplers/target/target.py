@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from integrators.initial_state import per_tensor
 from integrators.metropolis import MetropolisedStep
-from integrators.start import per_tensor
 from integrators.step import Step
 from integrators.streams import BATCH
 from recipe import Energy, Recipe

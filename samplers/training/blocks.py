@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from integrators.start import complete_state
+from integrators.initial_state import complete_state
 from integrators.step import Step
 from recipe import Recipe
 from recipe.errors import RecipeError
