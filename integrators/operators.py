@@ -16,7 +16,7 @@ import torch
 from recipe.errors import RecipeError
 
 from .backends import torch_prelude
-from .fields import ROUNDING, AtStates, Field  # noqa: F401 (a field is a value of an operator, too)
+from .matrix_fields import ROUNDING, AtStates, Field  # noqa: F401 (a field is a value of an operator, too)
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
