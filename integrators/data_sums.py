@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sympy import Add, Expr, Mul, expand_mul
 
-from recipe.data import DataTotal, Datum
+from recipe.data_totals import DataTotal, Datum
 from recipe.symbols import Total, is_site, num_data
 
 from .extraction import Extraction

@@ -3,7 +3,7 @@
 # a package of sde-recipe
 from . import neighbours as neighbours
 from .converse import Recovery, recover
-from .data import data_total, datum
+from .data_totals import data_total, datum
 from .declaration import Recipe
 from .declared import (
     fraction,

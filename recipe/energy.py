@@ -10,7 +10,7 @@ from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
 
 from .algebra import logs_apart, readers
 from .calculus import derivative
-from .data import DataTotal, Datum, bounded
+from .data_totals import DataTotal, Datum, bounded
 from .declared import Block
 from .errors import RecipeError, did_you_mean
 from .formulas import formula

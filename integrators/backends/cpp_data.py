@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sympy import Mul, Symbol
 
 from recipe import Energy
-from recipe.data import Datum
+from recipe.data_totals import Datum
 from recipe.symbols import Block, num_data
 
 from ..data_sums import rows_in_batch, taken_apart

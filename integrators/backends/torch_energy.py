@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sympy import Expr, Mul, Symbol, cse, numbered_symbols
 
 from recipe import Energy
-from recipe.data import Datum
+from recipe.data_totals import Datum
 from recipe.symbols import Block, Total, is_site, total
 
 from ..data_sums import OfRow, RowSum, reads_rows, taken_apart
