@@ -29,7 +29,7 @@ SPENT = 0.05  # of the run's evaluations of the gradient
 FOLDED = 16  # draws of each chain at which it is taken at once
 HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
 FASTEST = 0.99  # acceptance above which a larger step moves further for the same work
-APART, IN_MODES = 1.2, 10.0  # R-hat, and effective draws of half a chain, from which on each chain is in a mode
+OWN_MODES, MOVING = 1.2, 10.0  # R-hat of chains in modes of their own, and effective draws of half a chain there
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
 Answer = list[Finding] | str  # findings, or the reason why there are none
@@ -286,7 +286,7 @@ def _r_hats(run: Subject) -> Answer:
 
 def is_in_modes(agreement: Agreement) -> bool:
     """Whether chains are apart, and each of them moves well where it is: a longer run does not bring them together."""
-    return agreement.r_hat > APART and agreement.within > IN_MODES * agreement.halves
+    return agreement.r_hat > OWN_MODES and agreement.within > MOVING * agreement.halves
 
 
 def _configurational(run: Subject) -> Answer:
