@@ -1,6 +1,5 @@
 """The log likelihood of a model as a function, at a draw of the priors: whether it fails, or pairs data with others."""
 
-import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from recipe.errors import RecipeError, in_short, warn
 
 from .torch_state import unchecked
 from .variables import ByName, Values
+from .vectorised import takes
 
 FAULTS = (RuntimeError, TypeError, IndexError, AttributeError)  # of a program, not of a state
 
@@ -30,7 +30,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
 
     >>> check_likelihood(lambda v: -((v["mu"] - torch.zeros(3)) ** 2).sum(), {"mu": torch.zeros(())})
     """
-    if not _takes(log_likelihood, theta) or _takes(log_likelihood, theta, None):
+    if not takes(log_likelihood, 1) or takes(log_likelihood, 2):
         return
     pairs = Pairs()
     try:
@@ -49,15 +49,6 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
             f"of {number} others, as of y ({number}, 1) under a law of the shape ({number},). Give both one shape; of "
             "data by name this is checked."
         )
-
-
-def _takes(function: Callable, *arguments: Any) -> bool:
-    """Whether a function may be called with so many arguments."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 class Pairs(TorchFunctionMode):

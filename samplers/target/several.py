@@ -1,6 +1,5 @@
 """The energies of recipes with several potentials: one energy per name, or one energy at several blocks."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from .foreign import Foreign
 from .model import Model
 from .potential import VALUE
 from .symbolic import Symbolic, energy_step
+from .vectorised import takes
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) ->
     functions = _by_key(recipe, energy, where)
     first = {U.key: U.blocks for U in reversed(recipe.potentials)}
     of_one = {key: _of_one_chain(f, first[key], f"{where}, energy {key!r}") for key, f in functions.items()}
-    of_data = frozenset(key for key, f in of_one.items() if has_data and _takes_batch(f))
+    of_data = frozenset(key for key, f in of_one.items() if has_data and takes(f, 2) is not False)
     if has_data and not of_data:
         raise RecipeError(f"{where}, data", "no energy reads it", do="Give one as a function of (theta, batch).")
     return Energies(recipe, of_one, of_data)
@@ -105,14 +105,3 @@ def _emitted(energy: Energy, blocks: tuple[Block, ...]) -> Callable:
         return symbolic.jet(tree_map(lambda x: x[None], theta), orders=VALUE).value[0]
 
     return of_one
-
-
-def _takes_batch(function: Callable) -> bool:
-    """Whether a function takes a batch beside theta."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # a function without a signature
-        return True
-    return True

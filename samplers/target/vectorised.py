@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,6 +22,17 @@ IN_TURN = (  # words of errors that do not occur for one chain alone
 )
 OF_STATES = (ValueError, ArithmeticError, RuntimeError, AssertionError)  # raised by a function at some states
 PASSED_ON = (RecipeError, NotImplementedError, torch.OutOfMemoryError)
+
+
+def takes(function: Callable, number: int) -> bool | None:
+    """Whether a function may be called with so many arguments; None for one without a signature."""
+    try:
+        signature(function).bind(*range(number))
+    except TypeError:
+        return False
+    except ValueError:
+        return None
+    return True
 
 
 class Vectorised:
