@@ -1,4 +1,4 @@
-"""Checks of scalar arguments: an integer or a finite number within its bounds, or a RecipeError.
+"""Checks of arguments: an integer or a finite number within its bounds, or a RecipeError.
 
 A bool is no number. An error reads `where: name is an integer >= 1, got 0. Pass name=...`: `what` replaces the
 message, `do` the advice.
@@ -109,6 +109,15 @@ def text(where: str, name: str, value: Any) -> str:
         if c == "\0" or "\ud800" <= c <= "\udfff":
             raise RecipeError(where, f"{name} is a text without the character {c!r}, got {value!r}", do="Leave it out.")
     return value
+
+
+def as_tuple(values: Any) -> tuple[Any, ...]:
+    """The values of a list or a tuple as a tuple; anything else as the only one.
+
+    >>> as_tuple([1, 2]), as_tuple("xi")
+    ((1, 2), ('xi',))
+    """
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 
 COMPARISONS = {">=": ge, ">": gt, "<=": le, "<": lt}

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any
 
 from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
 
 from .algebra import logs_apart, readers
+from .arguments import as_tuple
 from .calculus import derivative
 from .data_totals import DataTotal, Datum, bounded
 from .declared import Block
@@ -38,9 +38,9 @@ class Energy:
     def __post_init__(self) -> None:
         coordinates = self.coordinates
         settle = partial(object.__setattr__, self)
-        settle("coordinates", _as_tuple(coordinates))
+        settle("coordinates", as_tuple(coordinates))
         settle("U", formula(self.U, "Energy, U"))
-        settle("data", _as_tuple(self.data))
+        settle("data", as_tuple(self.data))
         if not self.coordinates or not all(isinstance(c, Symbol) for c in self.coordinates):
             do = 'Write x, y = sympy.symbols("x y", real=True) and Energy((x, y), U=...).'
             raise RecipeError("Energy", f"the coordinates are sympy symbols, got {coordinates!r}", do=do)
@@ -142,7 +142,3 @@ def is_softplus(e: Expr) -> bool:
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
     parts = readers(logs_apart(U), coordinates)
     return tuple(bounded(derivative(own, c) if order == 1 else diff(own, c, order)) for c, own in parts.items())
-
-
-def _as_tuple(values: Any) -> tuple:
-    return tuple(values) if isinstance(values, (tuple, list)) else (values,)

@@ -7,7 +7,7 @@ from sympy import Expr, ImmutableMatrix, Symbol, zeros
 from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 
-from .arguments import check_known
+from .arguments import as_tuple, check_known
 from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError
@@ -39,7 +39,7 @@ def target_of(target: Any, state: tuple[Block, ...], name: str) -> Block | tuple
     """The target as a block, or as a tuple of several blocks, vectors first."""
     where = f"{name}, target"
     target = state[0] if target is None else target
-    blocks = tuple(target) if isinstance(target, (tuple, list)) else (target,)
+    blocks = as_tuple(target)
     if not blocks:
         raise RecipeError(where, "it is empty", do="Name the block that the energy is a function of.")
     for b in blocks:
@@ -118,7 +118,7 @@ def drift_of(drift: Any, state: tuple[Block, ...], where: str, name: str = "drif
 
 def requirements_of(requires: Any, name: str) -> tuple[Relational, ...]:
     """The required relations between parameters as a tuple."""
-    requires = tuple(requires) if isinstance(requires, (tuple, list)) else (requires,)
+    requires = as_tuple(requires)
     for r in requires:
         if not isinstance(r, Relational) or not all(isinstance(s, Parameter) for s in r.free_symbols):
             what = f"it is a relation between parameters, got {r!r}"

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sympy import Expr, exp, expand
 
 from .algebra import vanishes
+from .arguments import as_tuple
 from .declared import Block
 from .declared import temperature as T
 from .errors import RecipeError, of_known_arguments
@@ -82,7 +82,7 @@ def swap(first: Block | Sequence[Block], second: Block | Sequence[Block], rate: 
     >>> print(swap(x, y), swap(x, y).ratio(U_x + U_y/4))
     swap(x, y) exp((3*U(x)/4 - 3*U(y)/4)/T)
     """
-    one, other = _side(first), _side(second)
+    one, other = as_tuple(first), as_tuple(second)
     where = f"swap({first}, {second})"
     advice = "Write swap(x, y), or swap((x, p), (y, q)), of blocks as vector() and scalar() make them."
     if len(one) != len(other) or not one:
@@ -94,7 +94,3 @@ def swap(first: Block | Sequence[Block], second: Block | Sequence[Block], rate: 
             kinds = [f"{c} is a {'vector' if c.is_vector else 'scalar'}, {c.domain.in_words}" for c in (a, b)]
             raise RecipeError(where, ", ".join(kinds), do="Blocks of one kind and one domain change places.")
     return Swap(tuple(zip(one, other)), None if rate is None else formula(rate, f"{where}, rate"))
-
-
-def _side(blocks: Any) -> tuple[Any, ...]:
-    return tuple(blocks) if isinstance(blocks, (tuple, list)) else (blocks,)

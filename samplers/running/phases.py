@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.arguments import integer, is_number
+from recipe.arguments import as_tuple, integer, is_number
 from recipe.errors import RecipeError, of_known_arguments
 from recipe.symbols import Block
 
@@ -83,7 +83,7 @@ def names_of(blocks: Any, where: str) -> tuple[str, ...]:
     ('V', 'xi')
     """
     unordered = isinstance(blocks, (set, frozenset))
-    several = blocks if unordered or isinstance(blocks, (tuple, list)) else (blocks,)
+    several = blocks if unordered else as_tuple(blocks)
     if not all(isinstance(b, (str, Block)) for b in several):
         raise RecipeError(where, f"it names blocks and adapted quantities, got {blocks!r}", do='Write ("V", "xi").')
     names = map(str, several)

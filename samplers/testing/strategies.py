@@ -31,7 +31,7 @@ from recipe import (
     total,
     vector,
 )
-from recipe.arguments import check_known
+from recipe.arguments import as_tuple, check_known
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
 from recipe.scheme import EULER, Scheme
@@ -103,7 +103,7 @@ def energies(
     >>> find(energies(kinds=["gaussian"]), lambda energy: True, settings=unshrunk).curvature[0].is_positive
     True
     """
-    blocks = tuple(coordinates) if isinstance(coordinates, (tuple, list)) else (coordinates,)
+    blocks = as_tuple(coordinates)
     if not blocks or not all(isinstance(x, Block) for x in blocks):
         raise RecipeError("energies", f"coordinates are blocks, got {coordinates!r}", do="Pass a recipe's targets.")
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
