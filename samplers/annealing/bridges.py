@@ -174,10 +174,10 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
         bridges.append(1.0 if ahead >= 1 - bridges[-1] else bridges[-1] + ahead)
 
 
-def _accepted(annealing: Annealing, b: float, h: float, tries: int = 12) -> float:
+def _accepted(annealing: Annealing, b: float, h: float) -> float:
     """A step size near h at which the acceptance of proposals at b is in ACCEPTED."""
     low, high = ACCEPTED
-    for _ in range(tries):
+    for _ in range(12):
         share = annealing.move(b, h)
         if low <= share <= high:
             break

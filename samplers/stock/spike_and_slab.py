@@ -46,7 +46,7 @@ def energy(kappa: Expr, scale: Expr | float, sigma: Expr) -> Expr:
     return U / scale + total(sparse * kappa * w**2) / (2 * sigma**2) + total((1 - sparse) * ridge * w**2) / 2
 
 
-def averaged(regression: bool = True) -> Mode:
+def averaged(regression: bool) -> Mode:
     """The mode of the paper: each latent follows its optimum at the new weights with the gain omega = A (k + Z)^-a."""
     A = positive("A", default=0.1, doc="gain of the averages")
     Z = positive("Z", default=1000.0, doc="offset of the gain, in steps")
@@ -79,7 +79,7 @@ def averaged(regression: bool = True) -> Mode:
     return Mode(E, dict(marginal=E, adapt=adapt, requires=requires))
 
 
-def integrated(regression: bool = True) -> Mode:
+def integrated(regression: bool) -> Mode:
     """The mode of the mixture prior, with the slab's exponential taken out of the logarithm against underflow."""
     spike = exp(-(w**2) / (2 * sigma**2) * (1 / v0 - 1 / v1)) / sqrt(v0)
     mixture = log((1 - delta) * spike + delta / sqrt(v1))
@@ -87,7 +87,7 @@ def integrated(regression: bool = True) -> Mode:
     return Mode(E, dict(marginal=E, requires=SEPARATE))
 
 
-def drawn(regression: bool = True) -> Mode:
+def drawn(regression: bool) -> Mode:
     """The mode of gamma as a binary block, drawn given the weights."""
     gamma = vector("gamma", domain="binary")
     E = energy((1 - gamma) / v0 + gamma / v1, sigma**2 if regression else 1, sigma)

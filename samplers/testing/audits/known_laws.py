@@ -95,13 +95,13 @@ def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
     return Law(name, len(sds), potential, draw, moments, separable=False)
 
 
-def separable_law(name: str, u: Callable, dim: int, edge: float = 8.0) -> Law:
-    """Independent coordinates of density exp(-u(x)/T), by quadrature and inverse distribution function on |x| < edge.
+def separable_law(name: str, u: Callable, dim: int) -> Law:
+    """Independent coordinates of density exp(-u(x)/T), by quadrature and inverse distribution function on |x| < 8.
 
     >>> separable_law("normal", lambda x: x**2/2, 2).moments(0.25)[1].round(6)
     array([0.5, 0.5])
     """
-    x = np.linspace(-edge, edge, 2**15 + 1)
+    x = np.linspace(-8, 8, 2**15 + 1)
 
     def mean(values, T):
         density = np.exp(-(u(x) - u(x).min()) / T)

@@ -15,9 +15,10 @@ from ..interpreter import van_loan
 from ..subject import Subject
 
 STIFFNESSES = (0.7, 2.3)
+STEP_SIZE = 0.17
 
 
-def linear_law(subject: Subject, h: float = 0.17) -> Results:
+def linear_law(subject: Subject) -> Results:
     """Compares the covariance of an affine step on U = k theta^2/2, probed, with the composed law of its pieces.
 
     The law of a piece is by its matrix exponential. The gradient is exact, and budgets for its noise are 0.
@@ -31,13 +32,13 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
     numerical = any(piece.method not in (None, "euler") for piece in pieces.values())
     if numerical or any(e.xreplace(budgets) != 0 for e in recipe.supplied):
         return Inapplicable("a budget reads what moves, or a piece is numerical")
-    numbers = {**subject.numbers, **budgets, step_size: h}
+    numbers = {**subject.numbers, **budgets, step_size: STEP_SIZE}
     settings = subject.settings(step) | {s.name: v for s, v in budgets.items()}
     for k in STIFFNESSES:
         M, V = np.eye(len(recipe.state)), np.zeros((len(recipe.state), len(recipe.state)))
         for letter, fraction in step.scheme.moves:
             A, D = _matrices(pieces[letter], recipe, numbers, k)
-            decay, spread = _over(float(fraction) * h, A, D, pieces[letter])
+            decay, spread = _over(float(fraction) * STEP_SIZE, A, D, pieces[letter])
             M, V = decay @ M, decay @ V @ decay.T + spread
         if abs(np.linalg.eigvals(M)).max() > 1 - 1e-9:
             return Inapplicable(
@@ -46,7 +47,7 @@ def linear_law(subject: Subject, h: float = 0.17) -> Results:
         yield Result(
             "linear law",
             "relative error of the stationary covariance",
-            _error(linear_chain(step, h, [k], **settings), solve_discrete_lyapunov(M, V)),
+            _error(linear_chain(step, STEP_SIZE, [k], **settings), solve_discrete_lyapunov(M, V)),
             1e-10,
             "S = M S M^T + V, M and V of exp(-A t) and 2 (T D - supplied)",
             subject=f"{step.scheme}, k = {k}",
