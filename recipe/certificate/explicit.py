@@ -51,7 +51,7 @@ class Explicit:
 
     def with_numbers_but(self, kept: Collection[Symbol], e: Expr | None = None) -> Expr:
         """H, or another formula, with random numbers for all coordinates that are not in `kept`."""
-        (state,) = draws_inside(self.blocks, 1, SEED)
+        (state,) = draws_inside(self.blocks, 1)
         numbers = {z: Rational(repr(round(x, 6))) for z, x in zip(self.coordinates, state, strict=True)}
         return (self.H if e is None else e).xreplace({z: x for z, x in numbers.items() if z not in kept})
 
@@ -231,7 +231,7 @@ def _spread(block: Block, scales: "ndarray", draw: "Generator") -> "ndarray":
     return values if domain.is_endless else abs(values)
 
 
-def draws_inside(blocks: tuple[Block, ...], number: int, seed: int) -> list[list[float]]:
+def draws_inside(blocks: tuple[Block, ...], number: int) -> list[list[float]]:
     """A list of random states inside of the domains of blocks."""
-    draw = random.Random(seed)
+    draw = random.Random(SEED)
     return [[draw_inside(b, draw) for b in blocks] for _ in range(number)]

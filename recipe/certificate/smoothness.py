@@ -82,7 +82,7 @@ def jumps_beyond_rounding(function: Callable) -> Iterator[tuple[float, float, fl
 
 def undefined(explicit: Explicit) -> str:
     """The first of random states at which H is no real number, as a log of a negative one, in words; empty if none."""
-    z = np.array(draws_inside(explicit.blocks, POINTS, SEED)).T
+    z = np.array(draws_inside(explicit.blocks, POINTS)).T
     z *= np.array([[1.0, 5.0][b.domain.is_real] for b in explicit.blocks])[:, None]
     lost = np.isnan(explicit.function([explicit.H])(z)[0])
     if not lost.any():
