@@ -75,7 +75,7 @@ CASES = {
         recipe=RESPA,
         energy={"fast": lambda z: 4 * (z**2).sum(), "slow": lambda z: (z**4).sum() / 4},
         init=torch.zeros(2),
-        steps=40,
+        steps=16,
         step_size=0.5,
         metropolis=True,
     ),
@@ -105,8 +105,8 @@ def undisturbed(name):
     return drawn(name)
 
 
-# by a kernel and by torch, at temperatures, in phases; at the first checkpoint and at later
-BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2)]
+# by a kernel and by torch, of several potentials, at temperatures, in phases; at the first checkpoint and at later
+BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2), ("several potentials", 3)]
 BROKEN_OFF += [(name, 1) for name in ("temperatures in torch", "phases")]
 
 
