@@ -114,7 +114,7 @@ def cure_of_r_hat(w, accepted):
 
 
 def test_chains_that_do_not_meet_while_all_steps_are_accepted_are_to_take_larger_ones():
-    walks = torch.randn(2, 400, 1, generator=torch.Generator().manual_seed(0)).cumsum(1)
+    walks = torch.randn(16, 400, 1, generator=torch.Generator().manual_seed(0)).cumsum(1)
     assert cure_of_r_hat(walks, 0.9996).startswith('Take a larger step size, or step_size="auto"')
     assert "longer warmup" in cure_of_r_hat(walks, 0.7)
 
