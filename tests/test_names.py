@@ -273,12 +273,18 @@ def is_refused(role, name):
     return False
 
 
-def check(drawn):
-    """Every text under these names, or plain ones where a name is refused."""
+def named(drawn):
+    """These names by role, or plain ones where a name is refused."""
     name = dict(PLAIN)
     for role, wanted in zip(ROLES, drawn):
         if wanted not in PLAIN and not is_refused(role, wanted):
             name[role] = wanted
+    return name
+
+
+def check(drawn):
+    """Every text under these names."""
+    name = named(drawn)
     for text, run in TEXTS.items():
         error = (run(name) - expected(text)).abs().max()
         assert error <= 1e-12, (text, name)
@@ -286,6 +292,12 @@ def check(drawn):
 
 HARD = """M_ FP_ MATH_ math_ M_00 like step self NULL RAND_MAX BIG_ENDIAN INT8_MAX M_PI key supply I EOF c errno index
     lambda assert isnan stdin r signbit""".split()
+
+
+def test_hard_names_have_the_same_numbers_in_torch_and_in_cpp():
+    name = named(HARD)
+    assert list(name.values()) == HARD  # none is refused
+    assert (moved(name, 3, "cpp") - moved(name, 3, "torch")).abs().max() <= 1e-12
 
 
 @pytest.mark.slow
