@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+import samplers
+
 pytestmark = pytest.mark.usefixtures("papers")
 
 
@@ -88,8 +90,21 @@ def test_speeds_of_exp_minus_K_are_those_of_a_normal_where_m_c_squared_is_large(
 # ---- cycles
 
 
+def test_an_estimate_of_a_cycle_is_of_its_last_state(study, monkeypatch):
+    """Of a run whose thermostat is the step size: the last of a cycle is h_0/2 (1 + cos(pi 49/50))."""
+    from atmc_cycles import estimates
+
+    def run(*_, init, chains, steps, warmup, thin, step_size, **__):
+        h = torch.tensor([step_size(k) for k in range(warmup + thin - 1, warmup + steps, thin)])
+        return {"theta": torch.zeros(chains, len(h), len(init)), "xi": h.expand(chains, -1)}
+
+    monkeypatch.setattr(samplers, "sample", run)
+    result = estimates(study, h=0.4, length=50, chains=2, steps=200)["50"]
+    assert result["xi"] == pytest.approx(0.2 * (1 + math.cos(math.pi * 49 / 50)), rel=1e-5)
+
+
 @pytest.mark.slow
-def test_an_estimate_of_a_cycle_is_of_its_last_state(study):
+def test_friction_at_the_end_of_a_cycle_is_still_that_of_longer_steps(study):
     """xi at the end of a short cycle is below that of the long steps, h_0 V_g/(2m) = 10."""
     from atmc_cycles import estimates
 
