@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sympy import Expr, ImmutableMatrix, Mul, S, Symbol, diff
 
-from recipe.algebra import at_one_site
+from recipe.algebra import at_one_site, entries
 from recipe.arrays import of_arrays, whole_power
 from recipe.symbols import Block
 
@@ -81,14 +81,14 @@ class Generator:
         self.drawn = drawn
         self.points = [points[b] for b in self.state]
         self._known = cache(self._at)
-        self.jumps = [(images, self._at(rate) / float(temperature)) for images, rate in jumps]
+        T = float(temperature)
+        self.jumps = [(images, self._at(rate) / T) for images, rate in jumps]
         self.drift = [(b, self._at(e)) for b, e in zip(self.state, drift) if e != 0]
         # by block without noise of its own: the blocks in its drift, which turn where it is reflected
         self.turned = {
             b: [c for c in self.state if c != b and drift[i].has(c)] for i, b in enumerate(self.state) if D[i, i] == 0
         }
-        pairs = [(i, j) for i, _ in enumerate(self.state) for j, _ in enumerate(self.state) if D[i, j] != 0]
-        self.noise = [(self.state[i], self.state[j], float(temperature) * self._at(D[i, j])) for i, j in pairs]
+        self.noise = [(self.state[i], self.state[j], T * self._at(e)) for (i, j), e in entries(D).items()]
 
     def _at(self, e):
         """The values of a formula at the points."""

@@ -31,6 +31,7 @@ from recipe import (
     total,
     vector,
 )
+from recipe.algebra import entries
 from recipe.arguments import as_tuple, check_known
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
@@ -261,7 +262,7 @@ def _thermostatted(draw, a, b, m, more):
 def _cuts(recipe):
     """Ways to cut the SDE into pieces, by letter."""
     momenta, rest = recipe.momenta, recipe.thermostats
-    correlated = [(a, b) for i, a in enumerate(recipe.state) for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
+    correlated = [(recipe.state[i], recipe.state[j]) for i, j in entries(recipe.D)]
     groups = connected_components(([b for b in recipe.state if b not in recipe.latents], correlated))
     cuts = [{f"X{k}": piece(tuple(b for b in recipe.state if b in group)) for k, group in enumerate(groups, 1)}]
     if momenta:

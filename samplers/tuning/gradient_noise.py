@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -54,10 +53,6 @@ def kick_of(recipe: Recipe) -> Kick | None:
     return Kick(factor, noise, supplied, first[0] if first else None, bool(recipe.thermostats))
 
 
-def _of_batch(value: Callable[..., torch.Tensor], batch: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
-    return value(theta, batch)
-
-
 @torch.no_grad()
 def gradient_noise(
     value: Callable[..., torch.Tensor], theta: torch.Tensor, rows: Data, seed: int, where: str
@@ -68,7 +63,7 @@ def gradient_noise(
     """
     picks = rows.rows_for(seed, range(BATCHES), 0, len(theta))
     assert picks is not None
-    slopes = [differentiated(partial(_of_batch, value, batch), theta).slope for batch in picks]
+    slopes = [differentiated(lambda z: value(z, batch), theta).slope for batch in picks]
     V = torch.stack(slopes).var(0).mean(0)
     if not V.isfinite().all():
         raise RecipeError(where, "the gradient of a minibatch is not finite at a pilot draw", do="Mend the energy.")

@@ -9,7 +9,7 @@ import torch
 from sympy import Dummy, Expr, S, Symbol, solve
 
 from recipe import Recipe
-from recipe.algebra import vanishes
+from recipe.algebra import entries, vanishes
 from recipe.marginal import eliminate_gaussians
 from recipe.symbols import Block, Parameter
 from recipe.symbols import temperature as T
@@ -61,12 +61,8 @@ def _is_the_same(recipe: Recipe, powers: Mapping[Block, int], parameter: Paramet
         return not vanishes(shown.xreplace(larger) - UNIT**k * shown)
 
     units = [powers.get(b, 0) for b in recipe.state]
-    entries = [(A[i, j], units[i] + units[j]) for A in (recipe.D, recipe.Q) for i, j in _pairs(len(units))]
-    return not any(changed(e, k) for e, k in entries if e != 0) and not changed(recipe.H)
-
-
-def _pairs(n: int) -> Any:
-    return itertools.product(range(n), range(n))
+    of_both = [*entries(recipe.D).items(), *entries(recipe.Q).items()]
+    return not any(changed(e, units[i] + units[j]) for (i, j), e in of_both) and not changed(recipe.H)
 
 
 @dataclass(frozen=True)
