@@ -1,4 +1,4 @@
-"""The posterior draws of a sampling run, and their file."""
+"""The posterior draws of a sampling run."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, did_you_mean, warn
 from recipe.results import aligned, html_table
 
-from ..files import storage
 from . import plots
 from .accuracy import Accuracy, accuracy_of
+from .draws_file import read_draws, write_draws
 from .findings import Report
 from .functional import Functional
 from .predictive import predictions_of
-from .record import arviz_of, check_record, named
+from .record import arviz_of, named
 from .report import ALPHA, TOLERANCE, Subject, report_of
 from .tensor_checks import checked_log_weights, checked_step_sizes, refuse_weights
 
@@ -438,16 +438,7 @@ class Draws(Mapping):
         ...     Draws.load(folder + "/run.safetensors").info
         {'seed': 1}
         """
-        storage.check_suffix("draws, save", Path(path))
-        values = dict(self)
-        account: dict[str, Any] = {"info": self.info}
-        for name, x in (("step_sizes", self.step_sizes), ("log_weights", self.log_weights)):
-            if x is not None:
-                key = name
-                while key in values:  # a block may bear that name
-                    key += "_"
-                account[name], values[key] = key, x
-        storage.write(Path(path), "draws", values, account)
+        write_draws(Path(path), self)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Draws":
@@ -455,13 +446,4 @@ class Draws(Mapping):
 
         Raises RecipeError when the file is missing, truncated, corrupted or not a file of draws.
         """
-        values, account = storage.read(Path(path), "draws")
-        try:
-            own = {name: values.pop(account[name]) for name in ("step_sizes", "log_weights") if name in account}
-            draws = cls(values, info=account["info"], **own)
-            check_record(draws)
-        except RecipeError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RecipeError(str(path), f"not an intact file of draws ({error})", do=storage.RESTORE) from error
-        return draws
+        return read_draws(Path(path), cls)

@@ -1,7 +1,6 @@
-"""The record of draws beside their numbers: checked when a file is read, in words, and handed to ArviZ."""
+"""The record of draws beside their numbers, in words and handed to ArviZ."""
 
 import json
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +10,10 @@ import torch
 
 from recipe.errors import RecipeError
 
-from .averages import Agreement
-from .geometry import check_geometry
-from .report import ALPHA
 from .tensor_checks import FINITE, package, tensor_of
 
 WHERE = "draws, to_arviz"
 NAMED = 8  # lost chains that are named
-KINETIC = {"value", "error", "freedom", "expected", "kick"}
 
 
 def named(diverged: Mapping[int, int], how: str) -> str:
@@ -64,27 +59,3 @@ def _log_likelihood(name: str, values: Any, draws: Any) -> np.ndarray:
     if lost:
         raise RecipeError(WHERE, f"{what} is nan in chain {lost[0]}", do=FINITE)
     return x.to(torch.float64).numpy()
-
-
-def check_record(draws: Any) -> None:
-    """Raises the errors of plain data for a record that no run writes, as in a forged file."""
-    info = draws.info
-    if not all(type(step) is int and chain in range(draws.chains) for chain, step in draws.diverged.items()):
-        raise ValueError("chains have diverged that are not there")
-    if not all(name in draws for name in info.get("targets", ())):
-        raise ValueError("a target is not there")
-    if not all(0 <= share <= 1 for share in info.get("acceptance") or ()):
-        raise ValueError("an acceptance is no share")
-    if not all(type(info[name]) is int and info[name] > 0 for name in ("steps", "thin", "repeat") if name in info):
-        raise ValueError("a number of steps is no count")
-    check_geometry(info, draws.chains, draws.draws)
-    averages = info.get("averages") or {}
-    for name, numbers in (averages.get("kinetic_temperature") or {}).items():
-        if set(numbers) != KINETIC or not all(map(math.isfinite, numbers.values())):
-            raise ValueError(f"the kinetic temperature of {name} is no average")
-    for numbers in (averages.get("thermostats") or {}).values():
-        if not Agreement(**numbers).most(ALPHA) > 1 or not numbers["r_hat"] > 0:
-            raise ValueError("a thermostat has no R-hat")
-    shown = [info.get(name, "") for name in ("recipe", "scheme", "report")]
-    if not all(text.replace("\n", "").isprintable() for text in (*draws, *shown)):
-        raise ValueError("a name has control characters")
