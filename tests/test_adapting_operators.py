@@ -376,25 +376,60 @@ def test_draws_have_the_law_of_the_constant_operator(name):
         assert (covariance - torch.linalg.inv(HESSIAN)).abs().max() < 0.02
 
 
+ROWS, SIZE = torch.randn(40, 3, generator=torch.Generator().manual_seed(2)).double() / 3, 5
+
+
+def slope_of_batch(t, batch):
+    """The gradient of a Gaussian around the mean of the rows."""
+    return (t - batch[0].mean(-2)) @ HESSIAN.numpy()
+
+
+def noise_of_batches():
+    """The covariance of the gradient."""
+    scores = (ROWS - ROWS.mean(0)) @ HESSIAN / len(ROWS)
+    return len(ROWS) ** 2 / SIZE * (scores.mT @ scores) / len(ROWS)
+
+
+def covariance_on_minibatches(h, F):
+    """That of the stationary law of scoring with this matrix."""
+    chain = linear_chain(integrators.compile(RECIPES["scoring"]), h, HESSIAN, F=F)
+    K = np.linalg.solve(HESSIAN.numpy(), (np.eye(3) - chain.M).T).T  # h times the preconditioner
+    noise = chain.B @ chain.B.T + K @ noise_of_batches().numpy() @ K.T
+    return scipy.linalg.solve_discrete_lyapunov(chain.M, noise)
+
+
+@pytest.mark.parametrize("h", [0.01, 0.3, 3.0])
+def test_scoring_is_exact_on_gaussians_where_its_fisher_matrix_has_the_noise_of_the_gradient(h):
+    """SGFS: F = K + S, S the covariance of the gradient; with F = K it is too wide."""
+    exact, S = torch.linalg.inv(HESSIAN).numpy(), noise_of_batches()
+    assert covariance_on_minibatches(h, HESSIAN + S) == pytest.approx(exact, rel=1e-10, abs=1e-10)
+    assert (np.linalg.eigvalsh(covariance_on_minibatches(h, HESSIAN) - exact) > 1e-3 * h / (1 + h)).all()
+
+
+def test_the_fisher_matrix_of_a_run_on_minibatches_is_of_their_gradients():
+    given, value = [], Remembering(until=20, start=8.0, growth=1e6)
+
+    def slope(t, batch):
+        given.append((t.tolist(), slope_of_batch(t, batch).tolist()))
+        return slope_of_batch(t, batch)
+
+    adapted("scoring", value, None, gradient=slope, warmup=20, data=(ROWS,), batch_size=SIZE)
+    assert all((at.tolist(), seen.tolist()) in given for at, seen in value.pairs)
+    gradients = torch.cat([g for _, g in value.pairs])
+    expected = (gradients.mT @ gradients + 8 * torch.eye(3)) / (len(gradients) + 1)
+    assert len(gradients) == 20 * 8 and torch.allclose(value.value.matrix, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_scoring_on_minibatches_has_the_noise_of_the_gradient_in_its_fisher_matrix():
-    """SGFS is exact on Gaussians with F = K + S, S the covariance of the gradient; here with an adapted F."""
-    rows, size, h = torch.randn(40, 3, generator=torch.Generator().manual_seed(2)).double() / 3, 5, 0.3
-    scores = (rows - rows.mean(0)) @ HESSIAN / len(rows)
-    S = len(rows) ** 2 / size * (scores.mT @ scores) / len(rows)
-
-    def slope_of_batch(t, batch):
-        return (t - batch[0].mean(-2)) @ HESSIAN.numpy()
-
-    value = Fisher(every=10, until=80, start=8.0)
-    run = dict(warmup=120, step_size=h, chains=10_000, data=(rows,), batch_size=size)
+    """The adapted matrix is near the exact one, and the draws have the law of the steps with it."""
+    h, value = 0.3, Fisher(every=10, until=80, start=8.0)
+    run = dict(warmup=120, step_size=h, chains=10_000, data=(ROWS,), batch_size=SIZE)
     draws = adapted("scoring", value, None, gradient=slope_of_batch, **run)
-    assert (value.value.matrix - (HESSIAN + S)).abs().max() < 0.03 * HESSIAN.max()
-    chain = linear_chain(integrators.compile(RECIPES["scoring"]), h, HESSIAN, F=value.value)
-    K = np.linalg.solve(HESSIAN.numpy(), (np.eye(3) - chain.M).T).T  # h times the preconditioner
-    expected = scipy.linalg.solve_discrete_lyapunov(chain.M, chain.B @ chain.B.T + K @ S.numpy() @ K.T)
+    assert (value.value.matrix - (HESSIAN + noise_of_batches())).abs().max() < 0.03 * HESSIAN.max()
+    expected = covariance_on_minibatches(h, value.value)
     assert np.abs(expected - np.linalg.inv(HESSIAN.numpy())).max() < 0.03
-    centred = {"theta": draws["theta"] - rows.mean(0)}
+    centred = {"theta": draws["theta"] - ROWS.mean(0)}
     assert not CLAIMS["adapted operators"].failures(standard_scores("minibatches", centred, expected))
 
 
