@@ -161,8 +161,7 @@ def _recipes(draw, kinds, noise, adapt, jumps):
     if adapt:
         beta = fraction("beta", default=0.9)
         changes |= {"adapt": {V: beta * V + (1 - beta) * seen}, "order": draw(st.sampled_from(["lagged", "same_step"]))}
-    gaussian = [x for x in state if x not in targets and eliminate_gaussians(H, (x,))[0]]
-    if jumps and gaussian:
+    if jumps and (gaussian := [x for x in state if x not in targets and eliminate_gaussians(H, (x,))[0]]):
         rate = draw(st.sampled_from([None, positive("rate", default=draw(sizes))]))
         changes |= {"jumps": {"J": refresh(draw(st.sampled_from(gaussian)), rate=rate)}}
     return Recipe(
