@@ -32,6 +32,7 @@ from recipe import (
 from samplers import Metropolis
 from samplers.target.coordinates import Mapped
 from samplers.testing.interpreter import flow_by_flow
+from samplers.tuning import tune
 
 theta, z, p = vector("theta"), vector("z"), vector("p")
 above = vector("theta", domain="positive")
@@ -271,6 +272,28 @@ def test_a_map_and_its_inverse_are_those_of_torch_and_do_not_overflow(name):
     assert torch.allclose(volume, slopes.abs().log().sum())
     if name in ("softplus", "tanh", "sigmoid"):
         assert coordinates(torch.tensor([-200.0, 200.0])).isfinite().all()
+
+
+def test_pilots_of_a_mapped_recipe_begin_as_those_of_the_energy_of_z(monkeypatch):
+    """Starts, U and its gradient there are those of U(exp z) - total(z), at a temperature that multiplies the sum."""
+
+    class Begun(Exception):
+        pass
+
+    def begun(problem, pilot, *_):
+        U = problem.value(None)(at := pilot.theta.requires_grad_())
+        raise Begun(at.detach(), U.detach(), *torch.autograd.grad(U.sum(), at))
+
+    def start(recipe, energy, init):
+        init = torch.tensor(init, dtype=torch.float64)
+        with pytest.raises(Begun) as found:
+            samplers.tune(recipe, energy, init=init, temperature=1.5, progress=False)
+        return found.value.args
+
+    monkeypatch.setattr(tune, "preconditioned", begun)
+    of_theta = start(mapped(samplers.SGLD, theta=z, by=exp), ENERGIES["torch"], [1.0, 3.0])
+    of_z = start(samplers.SGLD, lambda x: ENERGIES["torch"](x.exp()) - 1.5 * x.sum(), [0.0, np.log(3.0)])
+    torch.testing.assert_close(of_theta, of_z, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow
