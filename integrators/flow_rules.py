@@ -10,6 +10,7 @@ in order, special rules before general ones; tests stand in tests/test_flows.py.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from sympy import (
     Add,
@@ -309,6 +310,7 @@ def _single_row(piece: Subsystem) -> tuple[Block, Expr, Expr, Expr] | None:
 # ---- checks of closed forms
 
 
+@lru_cache(maxsize=256)  # for recipes that share a piece
 def _mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
     """m and v of dx = (c - a x) dt + dW: e^{-at} x + t phi1(-at) c, and t phi1(-2at), verified."""
     mean = exp(-a * t) * x + t * phi1(-a * t) * c

@@ -32,12 +32,11 @@ SHIFT = pytest.StashKey()
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def each_declaration_on_its_own():
-    """Mistakes are planted in the compiler and in certificates: a recipe that is declared again is made with them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(representative, "_first", lambda content: content.recipe)
-        yield
+@pytest.fixture
+def monkeypatch(monkeypatch):
+    """Mistakes are planted in the compiler: what is declared beside one is made with it, and shared with nobody."""
+    monkeypatch.setattr(representative, "_first", lambda content: content.recipe)
+    return monkeypatch
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +131,7 @@ def pytest_configure(config):
         config.stash[SHIFT].install()
     config.pluginmanager.register(Doctests())
     if "CXX" not in os.environ and config.getoption("markexpr") != "slow":  # those of `make slow` are a user's own
-        native.FLAGS = tuple("-O1" if flag == "-O3" else flag for flag in native.FLAGS)
+        native.FLAGS = tuple("-Og" if flag == "-O3" else flag for flag in native.FLAGS)
     with suppress(OSError):  # of a home that cannot be written, or is none
         precompile_headers()
 

@@ -154,20 +154,25 @@ def _force(recipe, matrix, i, j):
 
 def _with(recipe, row, at_1, at_T):
     """The recipe with a term added to a row of its drift, `at_1` at T = 1, `at_T` at T."""
-    wrong = replace(recipe)
+    formulas = {}
     for name, change in (("drift", at_1), ("tempered_drift", at_T)):
         rows = getattr(recipe, name).as_mutable()
         rows[row] += change
-        wrong.__dict__[name] = rows.as_immutable()
-    return wrong
+        formulas[name] = rows.as_immutable()
+    return with_derived(recipe, **formulas)
 
 
 def _noisy(recipe, D):
     """The recipe with the noise of another D, and its old drift."""
-    wrong = replace(recipe)
-    for name in ("drift", "tempered_drift", "gamma"):
-        wrong.__dict__[name] = getattr(recipe, name)
+    wrong = with_derived(recipe, **{name: getattr(recipe, name) for name in ("drift", "tempered_drift", "gamma")})
     object.__setattr__(wrong, "D", ImmutableMatrix(D))
+    return wrong
+
+
+def with_derived(recipe, **formulas):
+    """A recipe whose derived formulas are replaced; its source says so, for equal recipes share a step."""
+    wrong = replace(recipe, source=f"with {formulas}")
+    wrong.__dict__.update(formulas)
     return wrong
 
 

@@ -89,7 +89,7 @@ FIRST = representative._first
 
 
 @pytest.fixture(autouse=True)
-def shared(monkeypatch, each_declaration_on_its_own):
+def shared(monkeypatch):
     """Recipes share what is made of the first, as they do outside of these tests."""
     monkeypatch.setattr(representative, "_first", FIRST)
 

@@ -154,7 +154,7 @@ def test_where_there_is_none_the_reason_is_said(name):
 
 
 def test_it_says_when_it_is_not_to_be_believed():
-    unsettled = divergence(langevin(0.6, gamma=0.05), 2)
+    unsettled = divergence(langevin(0.6, gamma=0.05), 2, chains=500)
     assert not unsettled.settled and "has not settled in stretches of 16 steps" in unsettled.doubts[0]
     wild = divergence(langevin(0.6, scheme="A O B O A"), 20, chains=200)
     assert wild.variance > 20 and any("too much for the KL" in doubt for doubt in wild.doubts)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from covering import covering
-from mutation import OF_FORMULAS, with_mistake
-from sympy import Symbol, exp, log, symbols
+from mutation import OF_FORMULAS, with_derived, with_mistake
+from sympy import ImmutableMatrix, Symbol, exp, log, symbols
 
 import integrators
 from recipe import (
@@ -197,12 +197,9 @@ def test_chains_that_stand_still_are_seen():
 
 def test_a_wrong_sde_is_seen_by_the_formulas_and_by_the_law():
     """A thermostat at p^2 - 2 T."""
-    wrong = replace(SGNHT)
-    for name in ("drift", "tempered_drift"):
-        rows = getattr(wrong, name).as_mutable()
-        rows[2] -= 1
-        wrong.__dict__[name] = rows.as_immutable()
-    one = with_mistake(Subject(case_of(SGNHT)), wrong=wrong)
+    mistake = ImmutableMatrix([0, 0, 1])
+    formulas = {name: getattr(SGNHT, name) - mistake for name in ("drift", "tempered_drift")}
+    one = with_mistake(Subject(case_of(SGNHT)), wrong=with_derived(SGNHT, **formulas))
     assert not all(r.ok for r in LAYERS["symbolic"](one))
     assert not all(r.ok for r in LAYERS["generator"](one))
     assert not all(r.ok for r in LAYERS["one-step defect"](one))

@@ -141,7 +141,7 @@ OF_MOMENTUM = [
 def test_lr_and_momentum_are_those_of_sgd_in_every_word(recipe, scheme, momentum):
     """v' = momentum v - h g, theta' = theta + h (1 + momentum)/2 v' in B A O A B: SGD, and so in the other words."""
     params = parameters()
-    given = dict(lr=0.3, momentum=momentum, num_data=DATA, temperature=0.0, scheme=scheme)
+    given = dict(lr=0.3, momentum=momentum, num_data=DATA, temperature=0.0, scheme=scheme, backend="torch")
     theirs = of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=momentum))
     assert (run(params, Optimizer(params, recipe, **given), STEPS) - theirs).abs().max() < 1e-12
 
@@ -149,7 +149,8 @@ def test_lr_and_momentum_are_those_of_sgd_in_every_word(recipe, scheme, momentum
 def test_psgld_at_temperature_0_is_rmsprop():
     """RMSprop's V starts at 0, pSGLD's at the first squared gradient: with no weight on the past they are the same."""
     params = parameters()
-    mine = Optimizer(params, samplers.PSGLDSameStep, lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3)
+    given = dict(lr=0.01, num_data=DATA, temperature=0.0, alpha=0.0, lam=0.3, backend="torch")
+    mine = Optimizer(params, samplers.PSGLDSameStep, **given)
     theirs = of_torch(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.0, eps=0.3))
     assert (run(params, mine, STEPS) - theirs).abs().max() < 1e-12
 
@@ -195,7 +196,7 @@ def test_chains_and_seeds_have_different_noise():
         ends.append(
             run(
                 params,
-                Optimizer(params, samplers.SGHMC, step_size=0.1, num_data=1, seed=seed, chain=chain),
+                Optimizer(params, "sghmc", step_size=0.1, num_data=1, seed=seed, chain=chain, backend="torch"),
                 3,
                 loss=lambda params: (params[0] ** 2).sum(),
             )
@@ -309,7 +310,7 @@ def test_kinetic_temperatures_are_told_of_every_tensor_by_the_mass_and_temperatu
     model = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.Linear(50, 50, bias=False))
 
     def stepped(params, **settings):
-        optimizer = Optimizer(params, samplers.UnderdampedLangevin, step_size=0.01, num_data=5, **settings)
+        optimizer = Optimizer(params, "underdamped-langevin", step_size=0.01, num_data=5, backend="torch", **settings)
         assert optimizer.kinetic_temperatures() == {}
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
@@ -737,7 +738,7 @@ def test_lr_and_momentum_set_the_time_of_a_thermostat_in_steps(name):
     Of a thermostat of mass 1, which takes 1e5 steps, the mean here is 1.27; a chi-squared of 2000 sites moves by 3 %.
     """
     weights = torch.nn.Parameter(torch.zeros(2000))
-    optimizer = Optimizer([weights], name, lr=0.05, momentum=0.9, num_data=50_000)
+    optimizer = Optimizer([weights], name, lr=0.05, momentum=0.9, num_data=50_000, backend="torch")
     generator = torch.Generator().manual_seed(0)
     temperatures = []
     for step in range(600):

@@ -10,6 +10,7 @@ import torch
 from covering import slow
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from mutation import with_derived
 from sympy import S, exp, sin, tanh
 from zoo import HAMILTONIAN, compiled
 
@@ -120,13 +121,6 @@ def test_every_property_holds_for_stock_samplers(name):
 # ---- each property finds a planted error
 
 
-def with_drift(recipe, drift):
-    """The recipe with a drift that is not its own."""
-    wrong = replace(recipe)
-    wrong.__dict__["drift"] = drift
-    return wrong
-
-
 def with_flow(step, letter, change):
     """The step with the formulas of one flow changed, emitted anew."""
     flow = step.flows[letter]
@@ -155,8 +149,11 @@ g, draw = U.diff(theta), next(iter(langevin.flows["O"].draws))
 
 MUTANTS = {  # by property: a mistake, and what is said of it
     residual_is_zero: {
-        "Gamma dropped": (with_drift(curled, curled.drift - curled.gamma), r"curled: exp\(-H\) is not stationary"),
-        "friction doubled": (with_drift(curled, 2 * curled.drift), "not stationary"),
+        "Gamma dropped": (
+            with_derived(curled, drift=curled.drift - curled.gamma),
+            r"curled: exp\(-H\) is not stationary",
+        ),
+        "friction doubled": (with_derived(curled, drift=2 * curled.drift), "not stationary"),
     },
     word_verifies: {
         "half a step of A": (

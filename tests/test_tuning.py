@@ -429,7 +429,7 @@ def regression(rows=400):
 
 
 def test_the_budget_of_minibatches_is_the_variance_of_their_gradient(brief, monkeypatch):
-    monkeypatch.setattr(gradient_noise, "BATCHES", 800)  # the relative sd of V is 0.012
+    monkeypatch.setattr(gradient_noise, "BATCHES", 300)  # the relative sd of V is 0.02
     energy, (X, y) = regression()
     how = dict(data=(X, y), batch_size=20, init=torch.zeros(2, dtype=F64), metropolis=False)
     exact = torch.linalg.solve(X.T @ X + torch.eye(2, dtype=F64), X.T @ y)
