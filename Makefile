@@ -2,7 +2,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 KILLS ?= 200
 JOBS ?= 1
-TESTS := OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=100000 $(BIN)/python
+# bytecode is kept: tests start some sixty processes
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 SYMPY_CACHE_SIZE=100000 $(BIN)/python
 
 .PHONY: demo check test slow roundings versions lint format stock docs wheel scorecard calibration bench gpu crashtest papers clean
 

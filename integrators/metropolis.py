@@ -7,7 +7,8 @@ without curl is then MALA, a step with a momentum drawn anew HMC, a step with a 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from sympy import And, Expr, Piecewise, S, Symbol, exp
 
@@ -15,6 +16,8 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.fields import fields_of
+from recipe.pieces import Piece, lettered
+from recipe.representative import representative
 from recipe.scheme import Move, Scheme, Word, all_letters
 from recipe.symbols import Adapted, Block, Potential, Total, masked
 from recipe.symbols import temperature as T
@@ -74,8 +77,50 @@ def metropolised(
     if energy is not None:
         recipe = with_energy(recipe, energy)
     repeat = integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
+    is_chosen = scheme is not None or recipe.scheme is not None
+    word = word_of(recipe, scheme, all_letters(recipe, pieces)) if is_chosen else None
+    own = tuple(lettered(pieces or {}, f"{recipe.name}, pieces").items())
+    proposal = _proposal(representative(recipe), word, own, energy, repeat, frozen, accept)
+    backend = "torch" if backend == "auto" else backend
+    return MetropolisedStep(
+        proposal.recipe,
+        proposal.word,
+        dict(proposal.flows),
+        proposal.program,
+        None,
+        backend,
+        frozen,
+        dict(pieces or {}),
+        recipe,
+        accept,
+        dict(proposal.works),
+        repeat,
+    )
+
+
+class _Proposal(NamedTuple):
+    """The recipe with a direction, its word, and by letter its flows and the formulas of their works."""
+
+    recipe: Recipe
+    word: Scheme
+    flows: dict[str, Flow]
+    program: Program
+    works: dict[str, str]
+
+
+@lru_cache(maxsize=64)
+def _proposal(
+    recipe: Recipe,
+    scheme: Scheme | None,
+    pieces: tuple[tuple[str, Piece], ...],
+    energy: Energy | None,
+    repeat: int,
+    frozen: tuple[str, ...],
+    accept: bool,
+) -> _Proposal:
+    """The proposal of a recipe and its program, remembered, since backends and checks compile the same recipe."""
     both_ways = directed(recipe, frozen)
-    word, worked = _with_a_work(recipe, both_ways, scheme, pieces, frozen)
+    word, worked = _with_a_work(recipe, both_ways, scheme, dict(pieces), frozen)
     path = _path(recipe, _formula_of_H(recipe, energy), word, worked, repeat)
     remembering = replace(both_ways, adapt={**both_ways.adapt, **{x: x for x in path.memory}}, claim=recipe.claim)
     opaque = energy if recipe.potential else None
@@ -90,10 +135,7 @@ def metropolised(
         flow = worked[letter].flow
         own[letter] = replace(flow, rule=f"{flow.rule}, {worked[letter].in_words}")
     formulas = {letter: worked[letter].formula for letter in word.letters}
-    backend = "torch" if backend == "auto" else backend
-    return MetropolisedStep(
-        both_ways, word, own, program, None, backend, frozen, dict(pieces or {}), recipe, accept, formulas, repeat
-    )
+    return _Proposal(both_ways, word, own, program, formulas)
 
 
 def _formula_of_H(recipe: Recipe, energy: Energy | None) -> Expr:
@@ -104,12 +146,11 @@ def _formula_of_H(recipe: Recipe, energy: Energy | None) -> Expr:
 
 
 def _with_a_work(
-    recipe: Recipe, both_ways: Recipe, scheme: Word | None, pieces: Mapping | None, frozen: tuple[str, ...]
+    recipe: Recipe, both_ways: Recipe, scheme: Scheme | None, pieces: Mapping[str, Piece], frozen: tuple[str, ...]
 ) -> tuple[Scheme, dict[str, Worked]]:
     """The word with its works: of the default words the first that has them, else of the first the error."""
     letters = all_letters(recipe, pieces)
-    is_chosen = scheme is not None or recipe.scheme is not None
-    words = [scheme] if is_chosen else list(dict.fromkeys(default_words(recipe, letters)))
+    words = [scheme] if scheme else dict.fromkeys(default_words(recipe, letters))
     faults = []
     for word in (word_of(recipe, one, letters) for one in words):
         try:

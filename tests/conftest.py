@@ -20,13 +20,13 @@ import torch
 from _pytest.doctest import DoctestModule
 from idx_files import write_blurs
 
+from integrators import metropolis
 from integrators.kernels import native
 from integrators.kernels.cache import folder
 from recipe import representative
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 gc.disable()  # until everything is imported
-sys.dont_write_bytecode = False  # pytest keeps the asserts that it has rewritten, else every process does it again
 os.environ.setdefault("MPLBACKEND", "Agg")
 SHIFT = pytest.StashKey()
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -36,6 +36,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def monkeypatch(monkeypatch):
     """Mistakes are planted in the compiler: what is declared beside one is made with it, and shared with nobody."""
     monkeypatch.setattr(representative, "_first", lambda content: content.recipe)
+    monkeypatch.setattr(metropolis, "_proposal", metropolis._proposal.__wrapped__)
     return monkeypatch
 
 
