@@ -12,20 +12,15 @@ import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import devices  # noqa: F401, says whether Triton interprets
-import numpy as np
 import optional
 import pytest
-import torch
 from _pytest.doctest import DoctestModule
-from idx_files import write_blurs
 
 from integrators import metropolis
 from integrators.kernels import native
 from integrators.kernels.cache import folder
 from recipe import representative
 
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 gc.disable()  # until everything is imported
 os.environ.setdefault("MPLBACKEND", "Agg")
 SHIFT = pytest.StashKey()
@@ -43,6 +38,8 @@ def monkeypatch(monkeypatch):
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
     """A folder named mnist with the four idx files of made up images."""
+    from idx_files import write_blurs
+
     folder = tmp_path_factory.mktemp("data") / "mnist"
     write_blurs(folder)
     return folder
@@ -61,6 +58,8 @@ def scripts_of(folder: Path):
 @pytest.fixture(scope="module")
 def papers():
     """The experiments of the papers; networks are made in float32."""
+    import torch
+
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     with scripts_of(EXAMPLES / "papers") as folder:
@@ -97,6 +96,8 @@ def study(papers, tmp_path):
 @pytest.fixture
 def pixels(study, tmp_path):
     """Images of noise in the format of the exact ones."""
+    import numpy as np
+
     random = np.random.RandomState(0)
     (tmp_path / "cifar10").mkdir()
     arrays = {}
@@ -125,6 +126,8 @@ def pytest_configure(config):
     config.pluginmanager.register(optional)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it to what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):  # this process runs tests
+        prepare_torch()
     if config.getoption("seed_shift"):
         from shifted_seeds import Shift
 
@@ -135,6 +138,14 @@ def pytest_configure(config):
         native.FLAGS = tuple("-Og" if flag == "-O3" else flag for flag in native.FLAGS)
     with suppress(OSError):  # of a home that cannot be written, or is none
         precompile_headers()
+
+
+def prepare_torch():
+    """One thread, unless more are asked for; `devices` says whether Triton interprets."""
+    import devices  # noqa: F401
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
 
 
 class Doctests:
