@@ -6,14 +6,15 @@ samplers.sample(..., step_size=Polynomial(a=0.1, b=100, gamma=0.55))
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError
 
 from .phases import Phase
+
+if TYPE_CHECKING:
+    import numpy as np  # imported at the first call of a schedule
 
 GOLDEN = (5**0.5 - 1) / 2  # whose multiples, modulo 1, are spread most evenly
 SELDOM, SHORT = 16, 1 / 4  # one of so many jittered step sizes, and its share of the others
@@ -22,7 +23,7 @@ SELDOM, SHORT = 16, 1 / 4  # one of so many jittered step sizes, and its share o
 class Schedule:
     """A schedule in closed form: `over` gives its values at many steps, bit for bit those of single calls."""
 
-    def over(self, some: range) -> np.ndarray:
+    def over(self, some: range) -> "np.ndarray":
         """h_k at the steps `some`, `(steps,)` in float64."""
         raise NotImplementedError
 
@@ -31,7 +32,7 @@ class Schedule:
         return float(self.over(range(k, k + 1))[0])
 
 
-def in_closed_form(schedule: Any, some: range) -> np.ndarray | None:
+def in_closed_form(schedule: Any, some: range) -> "np.ndarray | None":
     """The values of a schedule at the steps `some`, `(steps,)`; None for a function without a closed form.
 
     >>> in_closed_form(Polynomial(a=1.0, b=4, gamma=0.5), range(0, 10, 5))
@@ -62,8 +63,10 @@ class Polynomial(Schedule):
     def __post_init__(self) -> None:
         _check_positive(self, "a", "b", "gamma")
 
-    def over(self, some: range) -> np.ndarray:
+    def over(self, some: range) -> "np.ndarray":
         """h_k at the steps `some`, `(steps,)` in float64."""
+        import numpy as np
+
         return self.a * np.power(self.b + _numbers(some), -self.gamma)
 
 
@@ -89,8 +92,10 @@ class BlockDecay(Schedule):
         if self.factor > 1:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
-    def over(self, some: range) -> np.ndarray:
+    def over(self, some: range) -> "np.ndarray":
         """h_k at the steps `some`, `(steps,)` in float64."""
+        import numpy as np
+
         return self.start * np.power(self.factor, _numbers(some) // self.every)
 
 
@@ -118,8 +123,10 @@ class Jittered(Schedule):
         _check_positive(self, "step_size")
         number("Jittered", "width", self.width, above=0, below=1)
 
-    def over(self, some: range) -> np.ndarray:
+    def over(self, some: range) -> "np.ndarray":
         """h_k at the steps `some`, `(steps,)` in float64."""
+        import numpy as np
+
         k = _numbers(some)
         u = np.mod((k + 1) * GOLDEN, 1.0)
         return self.step_size * (1 + self.width * (2 * u - 1)) * np.where(k % SELDOM == SELDOM - 1, SHORT, 1.0)
@@ -169,8 +176,10 @@ class Cyclical(Schedule):
             what = f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}"
             raise RecipeError("Cyclical", what, do="Lower explore, or make fewer cycles.")
 
-    def over(self, some: range) -> np.ndarray:
+    def over(self, some: range) -> "np.ndarray":
         """h_k at the steps `some`, `(steps,)` in float64."""
+        import numpy as np
+
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
         return self.start * np.cos(np.pi / 2 * (_numbers(some) % self.length / self.length)) ** 2
 
@@ -224,7 +233,9 @@ class Later:
         return self.schedule(k + self.by)
 
 
-def _numbers(some: range) -> np.ndarray:
+def _numbers(some: range) -> "np.ndarray":
+    import numpy as np
+
     return np.arange(some.start, some.stop, some.step).astype(np.float64)
 
 
