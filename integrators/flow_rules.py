@@ -44,6 +44,7 @@ from .split import Subsystem
 from .variates import Drawn, GammaVariate, Normal, PoissonVariate, Variate
 
 Solution = tuple[dict[Block, Expr], tuple[Variate, ...]]
+CONSTANT = Dummy("c", real=True)  # in the place of a constant that operators apply to
 
 
 # ---- the amplitude of the noise
@@ -321,7 +322,7 @@ def _mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
 
 def _operator_mean_and_spread(x: Block, a: Expr, c: Expr) -> tuple[Expr, Expr]:
     """m and v of dx = (c - a x) dt + dW for a formula a of an operator; v has the symmetric part of a."""
-    _mean_and_spread(x, a, Dummy("c", real=True))
+    _mean_and_spread(x, a, CONSTANT)
     mean = times(exp(-a * t), x) + times(t * phi1(-a * t), c)
     return mean, t * phi1(-(a + transposed(a)) * t)
 

@@ -79,8 +79,8 @@ def metropolised(
     repeat = integer(f"{recipe.name}, metropolised", "repeat", repeat, least=1)
     is_chosen = scheme is not None or recipe.scheme is not None
     word = word_of(recipe, scheme, all_letters(recipe, pieces)) if is_chosen else None
-    own = tuple(lettered(pieces or {}, f"{recipe.name}, pieces").items())
-    proposal = _proposal(representative(recipe), word, own, energy, repeat, frozen, accept)
+    declared = {**recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
+    proposal = _proposal(representative(recipe), word, tuple(declared.items()), energy, repeat, frozen, accept)
     backend = "torch" if backend == "auto" else backend
     return MetropolisedStep(
         proposal.recipe,
@@ -99,7 +99,7 @@ def metropolised(
 
 
 class _Proposal(NamedTuple):
-    """The recipe with a direction, its word, and by letter its flows and the formulas of their works."""
+    """The recipe with a direction, its word and program, and by letter its flows and the formulas of their works."""
 
     recipe: Recipe
     word: Scheme

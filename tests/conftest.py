@@ -16,7 +16,7 @@ import optional
 import pytest
 from _pytest.doctest import DoctestModule
 
-from integrators import metropolis
+from integrators import flow_rules, metropolis
 from integrators.kernels import native
 from integrators.kernels.cache import folder
 from recipe import representative
@@ -32,6 +32,7 @@ def monkeypatch(monkeypatch):
     """Mistakes are planted in the compiler: what is declared beside one is made with it, and shared with nobody."""
     monkeypatch.setattr(representative, "_first", lambda content: content.recipe)
     monkeypatch.setattr(metropolis, "_proposal", metropolis._proposal.__wrapped__)
+    monkeypatch.setattr(flow_rules, "_mean_and_spread", flow_rules._mean_and_spread.__wrapped__)
     return monkeypatch
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from sympy import S, sinh
 
-from integrators import compiler
+from integrators import compiler, metropolis
 from integrators.networks import network
 from recipe import (
     Recipe,
+    RecipeError,
     adapted,
     function,
     laws,
@@ -86,12 +87,14 @@ BEFORE = {
 
 
 FIRST = representative._first
+PROPOSAL = metropolis._proposal
 
 
 @pytest.fixture(autouse=True)
 def shared(monkeypatch):
     """Recipes share what is made of the first, as they do outside of these tests."""
     monkeypatch.setattr(representative, "_first", FIRST)
+    monkeypatch.setattr(metropolis, "_proposal", PROPOSAL)
 
 
 @pytest.fixture
@@ -188,3 +191,28 @@ def test_a_run_of_a_recipe_that_is_declared_again_compiles_nothing(monkeypatch):
     monkeypatch.setattr(compiler, "lower", lambda *args, **more: lowered.append(args) or own(*args, **more))
     one, other = (sample(declared(name="again-in-a-run"), **run)["theta"] for _ in range(2))
     assert torch.equal(one, other) and len(lowered) == 1
+
+
+def test_accepted_steps_of_equal_recipes_share_a_program_and_those_of_other_choices_do_not():
+    theta, p, gamma = vector("theta"), vector("p"), positive("gamma", default=1.0)
+
+    def program(**choices):
+        H, D = total(theta**2 + p**2) / 2, {p: gamma}
+        own = Recipe(name="again-accepted", state=(theta, p), target=theta, H=H, D=D, Q={(theta, p): -1})
+        return metropolis.metropolised(own, **choices).program
+
+    first = program()
+    assert program() is first and program(backend="cpp") is first
+    for choices in (dict(scheme="O A B A O"), dict(repeat=2), dict(accept=False)):
+        other = program(**choices)
+        assert other is program(**choices) and other != first, choices
+
+
+def test_a_piece_that_was_changed_is_seen_by_accepted_steps():
+    theta, p = vector("theta"), vector("p")
+    H, pieces = total(theta**2 + p**2) / 2, {"O": friction(p) + noise(p)}
+    own = Recipe(name="changed", state=(theta, p), target=theta, H=H, D={p: 1}, Q={(theta, p): -1}, pieces=pieces)
+    metropolis.metropolised(own, "O A B A O")
+    own.pieces["O"] = noise(p)
+    with pytest.raises(RecipeError, match="no piece takes"):
+        metropolis.metropolised(own, "O A B A O")

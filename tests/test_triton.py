@@ -236,7 +236,7 @@ def test_the_work_of_many_sites_is_exact_in_float32(sites, energy):
     """H itself, which is about the number of sites, is rounded to twice as much."""
     double = works_at_large_H(HMC, "torch", torch.float64, sites=sites, **OF_MANY_SITES[energy])
     single = works_at_large_H(HMC, "triton", torch.float32, sites=sites, device=TRITON, **OF_MANY_SITES[energy])
-    assert (single - double).abs().max() < 2**-24 * sites
+    assert (single - double).abs().max() < 5e-8 * sites
 
 
 def turning(**more):
