@@ -8,7 +8,7 @@ without curl is then MALA, a step with a momentum drawn anew HMC, a step with a 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from sympy import And, Expr, Piecewise, S, Symbol, exp
 
@@ -80,32 +80,15 @@ def metropolised(
     is_chosen = scheme is not None or recipe.scheme is not None
     word = word_of(recipe, scheme, all_letters(recipe, pieces)) if is_chosen else None
     declared = {**recipe.pieces, **lettered(pieces or {}, f"{recipe.name}, pieces")}
-    proposal = _proposal(representative(recipe), word, tuple(declared.items()), energy, repeat, frozen, accept)
-    backend = "torch" if backend == "auto" else backend
-    return MetropolisedStep(
-        proposal.recipe,
-        proposal.word,
-        dict(proposal.flows),
-        proposal.program,
-        None,
-        backend,
-        frozen,
-        dict(pieces or {}),
-        recipe,
-        accept,
-        dict(proposal.works),
-        repeat,
+    step = _proposal(representative(recipe), word, tuple(declared.items()), energy, repeat, frozen, accept)
+    return replace(
+        step,
+        flows=dict(step.flows),
+        work_formulas=dict(step.work_formulas),
+        backend="torch" if backend == "auto" else backend,
+        pieces=dict(pieces or {}),
+        plain=recipe,
     )
-
-
-class _Proposal(NamedTuple):
-    """The recipe with a direction, its word and program, and by letter its flows and the formulas of their works."""
-
-    recipe: Recipe
-    word: Scheme
-    flows: dict[str, Flow]
-    program: Program
-    works: dict[str, str]
 
 
 @lru_cache(maxsize=64)
@@ -117,8 +100,8 @@ def _proposal(
     repeat: int,
     frozen: tuple[str, ...],
     accept: bool,
-) -> _Proposal:
-    """The proposal of a recipe and its program, remembered, since backends and checks compile the same recipe."""
+) -> "MetropolisedStep":
+    """The step in torch, remembered, since backends and checks compile the same recipe."""
     both_ways = directed(recipe, frozen)
     word, worked = _with_a_work(recipe, both_ways, scheme, dict(pieces), frozen)
     path = _path(recipe, _formula_of_H(recipe, energy), word, worked, repeat)
@@ -135,7 +118,17 @@ def _proposal(
         flow = worked[letter].flow
         own[letter] = replace(flow, rule=f"{flow.rule}, {worked[letter].in_words}")
     formulas = {letter: worked[letter].formula for letter in word.letters}
-    return _Proposal(both_ways, word, own, program, formulas)
+    return MetropolisedStep(
+        both_ways,
+        word,
+        own,
+        program,
+        frozen=frozen,
+        plain=recipe,
+        accepts=accept,
+        work_formulas=formulas,
+        repeat=repeat,
+    )
 
 
 def _formula_of_H(recipe: Recipe, energy: Energy | None) -> Expr:

@@ -65,13 +65,13 @@ def check(recipe: Recipe, numbers: Mapping[Any, Any], where: str) -> None:
         check_kind(f"{where}, operator {M}", M.matrix_kind, value)
         eigenvalues = _rounded(value.eigenvalues())
         is_transformed = torch._C._functorch.is_functorch_wrapped_tensor(eigenvalues)  # torch 2.7 lists no such tensor
-        numbers_of_M = [x.item() for x in eigenvalues] if is_transformed else eigenvalues.tolist()
+        spectrum = np.array([x.item() for x in eigenvalues] if is_transformed else eigenvalues.tolist())
         formulas = [F for A in (recipe.D, recipe.Q, recipe.supplied) for e in A for F, _ in parts(e)]
         formulas += [x.formula for e in (recipe.H, *recipe.drift) for x in e.atoms(Applied)]
         for F in (F for F in formulas if M in operators_of(F)):
             known = {s: numbers.get(s, 1.0) for s in F.free_symbols}
             with np.errstate(all="ignore"):
-                values = (np.array(numbers_of_M) if s == M else x for s, x in known.items())
+                values = (spectrum if s == M else x for s, x in known.items())
                 images = lambdify([*known], F, "numpy")(*values)
             if not torch.as_tensor(images).isfinite().all():
                 what = f"{F} does not exist: it has an eigenvalue of {float(eigenvalues.abs().amin()):.3g}"

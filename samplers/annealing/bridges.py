@@ -26,6 +26,7 @@ from ..target.target import Target
 from .references import Reference
 
 ACCEPTED = (0.6, 0.9)  # the range of the acceptance that a step size is chosen for
+TRIES = 12  # of step sizes, for an acceptance in that range
 APART = 0.25  # relative variance of the weights between two bridges of a pilot
 SHORTEST = 1e-9  # the least distance of two bridges of a pilot
 BOTH = VALUE | SLOPE
@@ -177,7 +178,7 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
 def _accepted(annealing: Annealing, b: float, h: float) -> float:
     """A step size near h at which the acceptance of proposals at b is in ACCEPTED."""
     low, high = ACCEPTED
-    for _ in range(12):
+    for _ in range(TRIES):
         share = annealing.move(b, h)
         if low <= share <= high:
             break
