@@ -51,7 +51,7 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
     """(A grad H)_i = sum_j A_ij dH/dz_j, for each row i."""
-    slopes = _gradient(H, state)
+    slopes = gradient(H, state)
     products: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         products[i].append(over_sites(times(a, slopes[j]), state[i], state[j]))
@@ -59,7 +59,7 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
 
 
 @lru_cache(maxsize=64)
-def _gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
+def gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
     """dH/dz by block, cached for the drift, the current and the residual."""
     return tuple(derivative(own, z) for z, own in readers(H, state).items())
 
@@ -78,7 +78,7 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     F and the arguments are as in `circulation`.
     """
     F = circulation(drift, H, D, state)
-    slopes = _gradient(H, state)
+    slopes = gradient(H, state)
     rows = [expanded(f * slope - _own_slope(f, block)) for f, block, slope in zip(F, state, slopes, strict=True)]
     return expanded(Add(*(total(row) if block.is_vector else row for row, block in zip(rows, state))))
 

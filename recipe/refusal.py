@@ -31,6 +31,7 @@ from .algebra import entries, is_continuous, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, step_number, temperature, valid_name
+from .derive import gradient
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
@@ -251,7 +252,7 @@ def _discontinuities(recipe: Dynamics) -> Refusals:
             if jump.free_symbols & set(blocks):
                 what = f"{jump} is not continuous, and a jump has no derivative"
                 yield where, what, "Use a continuous function, or Abs, Max and Min."
-    recipe.drift  # raises for formulas that read more of U than its gradient and Hessian diagonal
+    gradient(recipe.H, recipe.state)  # raises for an H that reads more of U than U and its gradient
 
 
 # ---- signs
@@ -309,7 +310,7 @@ def _semidefinite(recipe: Dynamics) -> Refusals:
 def _normalisable(recipe: Dynamics) -> Refusals:
     """Refuse auxiliary blocks in which exp(-H) has no finite integral."""
     for block in recipe.momenta + recipe.thermostats:
-        curvature = recipe.H.diff(block, 2)
+        curvature = derivative(derivative(recipe.H, block), block)
         if block.domain.is_real and not curvature.has(block) and curvature.is_nonpositive:
             what = f"exp(-H) is not normalisable in {block}: d2H/d{block}2 = {curvature}"
             yield "H", what, f"Give {block} a confining energy, e.g. {block}**2/2."

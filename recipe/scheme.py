@@ -183,6 +183,8 @@ def default_letters(recipe: Dynamics) -> dict[str, Piece]:
 
 def _each(recipe: Dynamics, letter: str, pieces: Mapping[Block, Piece]) -> dict[str, Piece]:
     """The pieces of single blocks by numbered letters, if the drift of a block reads another of the blocks."""
+    if len(pieces) < 2:
+        return {}
     drifts = {b: recipe.drift[recipe.state.index(b)] for b in pieces}
     if not any(e.has(other) for b, e in drifts.items() for other in pieces if other != b):
         return {}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from covering import covering
 from devices import device_of
+from zoo import compiled
 
 import integrators
 import samplers
@@ -103,15 +104,12 @@ theta = vector("theta")
 PER_SITE = Recipe(
     name="per-site", state=(theta,), H=potential(theta), D={theta: positive("d", per=theta)}, scheme="Euler"
 )
-STEPS = {
-    backend: [integrators.compile(recipe, backend=backend) for recipe in (samplers.SGHMC, PER_SITE)]
-    for backend in ("torch", "cpp", "triton")
-}
+BACKENDS = ("torch", "cpp", "triton")
 
 
 def stepped(backend, **odd):
     """One step of which some argument is `odd`."""
-    sghmc, per_site = STEPS[backend]
+    sghmc, per_site = (compiled(recipe, backend=backend) for recipe in (samplers.SGHMC, PER_SITE))
     on = {"device": device_of(backend)}
     if "d" in odd:
         new = per_site(
@@ -133,7 +131,7 @@ def plain_values(x):
     return torch.tensor(x.tolist(), dtype=x.dtype)
 
 
-EVERY_STEP = [(role, backend) for backend in STEPS for role in ROLES]
+EVERY_STEP = [(role, backend) for backend in BACKENDS for role in ROLES]
 # Triton's kernels are interpreted here, which takes seconds; a kernel reads these tensors as it reads theta.
 SLOW = [(role, "triton") for role in ("p", "last", "carried", "first")]
 
@@ -152,12 +150,12 @@ def test_a_step_takes_the_numbers_of_a_tensor_whatever_its_memory_is(role, backe
 @pytest.mark.parametrize("role", covering(ROLES, but=["last"]))  # a gradient, as `first` is
 def test_a_step_refuses_odd_tensors_on_every_backend_or_on_none(role):
     for what, make in ODD.items():
-        values = {backend: make(numbers(0.7, device=device_of(backend))) for backend in STEPS}
+        values = {backend: make(numbers(0.7, device=device_of(backend))) for backend in BACKENDS}
         if role == "d":
             if what in ("a list", "none", "0-dim", "sparse", "sparse rows"):
                 continue
             values = {backend: value[0] if len(value) else value for backend, value in values.items()}
-        results = {backend: result_of(lambda: stepped(backend, **{role: values[backend]})) for backend in STEPS}  # noqa: B023
+        results = {backend: result_of(lambda: stepped(backend, **{role: values[backend]})) for backend in BACKENDS}  # noqa: B023
         for backend, result in results.items():
             if result is not None:
                 assert results["torch"] is not None, (what, backend)
@@ -431,7 +429,7 @@ def test_kernels_at_rest_hold_no_tensors():
     """Of many shapes and threads; what a step has of its own, and values per site, grow with the state too."""
     recipe = CASES["psgld-gamma"].recipe
     step = integrators.compile(recipe, backend="cpp")
-    per_site = STEPS["cpp"][1]
+    per_site = compiled(PER_SITE, backend="cpp")
     before = bytes_of_tensors()
 
     def call(sites):

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-import scipy.signal
 import torch
 from covering import slow
 from error_budget import Z
@@ -36,8 +35,10 @@ def normal(*shape, seed=0):
 
 def autoregression(phi, chains, draws, *shape, seed=0):
     """x_t = phi x_{t-1} + sqrt(1 - phi^2) z_t, of which the law is N(0, 1) and tau = (1 + phi)/(1 - phi)."""
+    from scipy.signal import lfilter  # slow to import, at every collection
+
     z = math.sqrt(1 - phi**2) * normal(chains, draws + 200, *shape, seed=seed).numpy()
-    return torch.tensor(scipy.signal.lfilter([1], [1, -phi], z, axis=1)[:, 200:].copy())
+    return torch.tensor(lfilter([1], [1, -phi], z, axis=1)[:, 200:].copy())
 
 
 def of(values, **info):

@@ -6,7 +6,6 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pandas
 import pytest
 import scipy.stats
 import torch
@@ -467,6 +466,12 @@ def test_a_law_of_the_callers_own_needs_its_density_alone_until_data_are_drawn()
         one.predictive(one.prior(2))
 
 
+def series(y, index):
+    import pandas  # slow to import, at every collection
+
+    return pandas.Series(y, index)
+
+
 @pytest.mark.parametrize("law, y", [(Bernoulli, [0.0, 1.0, 1.0]), (Poisson, [3.0, 0.0, 1.0])])
 @pytest.mark.parametrize(
     "given",
@@ -475,7 +480,7 @@ def test_a_law_of_the_callers_own_needs_its_density_alone_until_data_are_drawn()
         np.array,
         lambda y: np.array(y, dtype=int),
         lambda y: torch.tensor(y).long(),
-        lambda y: pandas.Series(y, index=[2, 0, 1]),  # read by position: by its labels it would be another vector
+        lambda y: series(y, index=[2, 0, 1]),  # read by position: by its labels it would be another vector
         lambda y: torch.tensor(y) if max(y) > 1 else torch.tensor(y).bool(),
     ],
 )
