@@ -9,6 +9,7 @@ from sympy import Dummy
 
 from recipe import Energy, Recipe
 from recipe.arguments import check_known
+from recipe.declaration import check_recipe
 from recipe.errors import RecipeError
 from recipe.pieces import Piece
 from recipe.refusal import refuse_other_period
@@ -199,8 +200,7 @@ def _with_energy(recipe: Recipe, energy: Energy) -> Recipe:
 
 def check_choices(recipe: Recipe, backend: str, scope: str = "chain") -> None:
     """Refuse objects other than recipes, and unknown names of backends and scopes."""
-    if not isinstance(recipe, Recipe):
-        raise RecipeError("compile", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    check_recipe("compile", recipe)
     check_known(f"{recipe.name}, backend {backend!r}", "no such backend", [backend], BACKENDS)
     check_known(f"{recipe.name}, scope {scope!r}", "no such scope", [scope], SCOPES)
 

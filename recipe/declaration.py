@@ -282,6 +282,17 @@ class Recipe(Dynamics):
         return f"Recipe({self.name!r}, state=({', '.join(b.name for b in self.state)}))"
 
 
+def check_recipe(where: str, recipe: object) -> None:
+    """Refuse an object that is not a Recipe.
+
+    >>> check_recipe("compile", 3)
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: compile: expected a Recipe, got int. Pass recipe.Recipe(...).
+    """
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(where, f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+
+
 def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], where: str) -> Any:
     """The value of a bound function, formula or Energy at the arguments of an opaque function."""
     if isinstance(function, Energy):

@@ -41,7 +41,7 @@ from sympy.core.function import AppliedUndef
 
 from .algebra import entries, with_short_logs
 from .arguments import check_known
-from .declaration import Recipe
+from .declaration import Recipe, check_recipe
 from .declared import Adapted, Block, Parameter, temperature
 from .energy import is_softplus
 from .errors import RecipeError
@@ -155,8 +155,7 @@ def mapped(
     >>> mapped(gamma_law, theta=z, by=exp).drift
     Matrix([[T - exp(z) + 2]])
     """
-    if not isinstance(recipe, Recipe):
-        raise RecipeError("mapped", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    check_recipe("mapped", recipe)
     where = f"{recipe.name}, mapped"
     if any(recipe.transport):
         what = "its transport has no divergence in theta, and would have one in the new coordinates"

@@ -24,7 +24,7 @@ from .results.geometry import GEOMETRY, joined_geometry
 from .running.points import Start, check_number, check_unambiguous, is_of_chains, start_of
 from .running.recording import Folder, folder_of
 from .running.sampling import sample as sample_here
-from .stock import named
+from .stock import recipe_of
 
 __all__ = ["begin", "gather", "sample", "share", "share_gradients"]
 
@@ -91,9 +91,9 @@ def sample(
     >>> sample(SGLD, lambda theta: theta**2/2, init=torch.tensor(0.0), steps=10, step_size=0.1, progress=False).chains
     4
     """
-    recipe = named(recipe, "distributed")
+    recipe = recipe_of(recipe, "distributed")
     rank, ranks = begin()
-    where = f"{recipe.name}, distributed" if isinstance(recipe, Recipe) else "distributed"
+    where = f"{recipe.name}, distributed"
     reason = f"{chains} chains for {ranks} ranks"
     chains = integer(where, "chains", chains, least=ranks, what=reason, do="Give every rank a chain.")
     for name in adapting(settings) if ranks > 1 else ():

@@ -5,7 +5,7 @@ import torch
 
 import samplers
 from recipe import RecipeError
-from samplers.stock import named
+from samplers.stock import recipe_of
 from samplers.testing import assert_stationary, check
 
 QUICK = {"init": torch.zeros(2), "progress": False, "steps": 3}
@@ -48,14 +48,14 @@ def test_a_name_stands_for_a_stock_sampler(call):
     "text", ["sghmc-adaptive", "AdaptiveSGHMC", "adaptivesghmc", "SGHMC_ADAPTIVE", " sghmc-adaptive "]
 )
 def test_names_are_those_of_recipes_and_of_objects_in_any_case(text):
-    assert named(text, "test") is samplers.AdaptiveSGHMC
+    assert recipe_of(text, "test") is samplers.AdaptiveSGHMC
 
 
 def test_every_stock_sampler_is_found_by_both_of_its_names():
     for name, (_, attribute) in samplers.stock._FILES.items():
-        assert named(name, "test") is named(attribute, "test") is samplers.catalogue[name]
+        assert recipe_of(name, "test") is recipe_of(attribute, "test") is samplers.catalogue[name]
 
 
-def test_what_is_no_text_is_refused_as_before():
-    with pytest.raises(RecipeError):
+def test_what_is_neither_a_recipe_nor_a_name_is_refused():
+    with pytest.raises(RecipeError, match="sample: expected a Recipe, got type"):
         samplers.sample(torch.optim.SGD, bowl, step_size=0.1, **QUICK)

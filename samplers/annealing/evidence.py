@@ -16,7 +16,7 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
 from ..results.statistics import tail_of_weights
-from ..stock import named
+from ..stock import recipe_of
 from ..target.data import Data
 from ..target.foreign import check_value, with_gradient
 from ..target.layout import by_block
@@ -129,8 +129,8 @@ def evidence(
     >>> abs(result.log_evidence - math.log(8*math.pi)) < 4*result.error, result.error < 0.1
     (True, True)
     """
-    recipe = named(recipe, "evidence")
-    where = f"{recipe.name}, evidence" if isinstance(recipe, Recipe) else "evidence"
+    recipe = recipe_of(recipe, "evidence")
+    where = f"{recipe.name}, evidence"
     energy = with_gradient(energy, gradient, where)
     integer(where, "chains", chains, least=FEWEST_CHAINS)
     integer(where, "moves", moves, least=1)

@@ -14,7 +14,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import check_known
 from recipe.errors import RecipeError, did_you_mean
 
-from ..stock import catalogue, named
+from ..stock import catalogue, recipe_of
 from ..target.targets import TARGETS
 
 
@@ -26,7 +26,7 @@ def find_recipe(text: str) -> Recipe:
     """
     file, name = file_and_name(text)
     if file is None:
-        return named(text, text, most=1)
+        return recipe_of(text, text, most=1)
     recipes = {variable: x for variable, x in run_file(file).items() if isinstance(x, Recipe)}
     if name is None:
         own = {variable: R for variable, R in recipes.items() if R not in catalogue.values()}

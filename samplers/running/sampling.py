@@ -18,7 +18,7 @@ from recipe.arguments import check_known, check_names, integer
 from recipe.errors import RecipeError
 
 from ..results.draws import Draws
-from ..stock import named
+from ..stock import recipe_of
 from ..target.coordinates import Coordinates
 from ..target.datasets import read
 from ..target.layout import Layout, position_of
@@ -144,8 +144,8 @@ def sample(
     torch.Size([4, 50, 3])
     """
     # Longer than 60 lines: arguments and their meaning; the body is a run from start to end.
-    recipe = named(recipe, "sample")
-    where = f"{recipe.name}, sample" if isinstance(recipe, Recipe) else "sample"
+    recipe = recipe_of(recipe, "sample")
+    where = f"{recipe.name}, sample"
     number, first_chain = _chains(chains, where)
     steps, warmup, thin = _counts(where, steps=steps, warmup=warmup, thin=thin)
     seed = integer(where, "the seed", seed, least=0, most=2**64 - 1, do=SEED)
@@ -257,7 +257,7 @@ def proposal_of(recipe: Recipe, metropolis: Any, where: str) -> Metropolis | Non
     if isinstance(metropolis, Metropolis):
         return metropolis
     if metropolis is None:
-        metropolis = getattr(recipe, "metropolis", False)  # other types than Recipe are refused later
+        metropolis = recipe.metropolis
     if not isinstance(metropolis, bool):
         what = f"metropolis is True or False, or Metropolis(repeat=...), got {metropolis!r}"
         raise RecipeError(where, what, do="Pass metropolis=True.")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from recipe import Recipe
+from recipe.declaration import check_recipe
 from recipe.errors import RecipeError, did_you_mean
 
 _FILES = {  # name of the recipe: its file, and the Python name
@@ -76,21 +77,22 @@ class Catalogue(Mapping[str, Recipe]):
 catalogue = Catalogue()
 _NAMES = {attribute: name for name, (_, attribute) in _FILES.items()}
 _LOWER = {known.lower(): name for known, name in [*_NAMES.items(), *((name, name) for name in _FILES)]}
-__all__ = ["Catalogue", "catalogue", "named"]
+__all__ = ["Catalogue", "catalogue", "recipe_of"]
 
 
-def named(recipe: Recipe | str, where: str, *, most: int = 3) -> Recipe:
+def recipe_of(recipe: Recipe | str, where: str, *, most: int = 3) -> Recipe:
     """The stock sampler of a recipe's or a Python object's name, in any case; a Recipe is returned itself.
 
-    Raises RecipeError, with the nearest names, `most` at most, for an unknown name.
+    Raises RecipeError for other objects, and for an unknown name, with the nearest names, `most` at most.
 
-    >>> named("sghmc", "doctest") is named("SGHMC", "doctest") is catalogue["sghmc"]
+    >>> recipe_of("sghmc", "doctest") is recipe_of("SGHMC", "doctest") is catalogue["sghmc"]
     True
-    >>> named("sghmcc", "doctest")
+    >>> recipe_of("sghmcc", "doctest")
     Traceback (most recent call last):
     recipe.errors.RecipeError: doctest: there is no stock sampler 'sghmcc'. Did you mean 'sghmc' or 'sgrhmc' or 'ghmc'?
     """
     if not isinstance(recipe, str):
+        check_recipe(where, recipe)
         return recipe
     name = _LOWER.get(recipe.strip().lower().replace("_", "-"))
     if name is None:

@@ -357,7 +357,7 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
     """
     own = getattr(energy, "coordinates", None)
     own = own if isinstance(own, Coordinates) else None
-    if getattr(recipe, "maps", None):
+    if recipe.maps:
         if coordinates is not None or own is not None:
             what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
             raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")

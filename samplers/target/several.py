@@ -57,7 +57,7 @@ def of_potentials(recipe: Recipe, energy: Any, where: str, *, has_data: bool) ->
     `has_data`: whether the run has data, which at least one energy must read. Raises RecipeError for names other than
     those of the potentials, and for energies that are no functions of one chain.
     """
-    if not getattr(recipe, "has_several_potentials", False):  # other types than Recipe are refused later
+    if not recipe.has_several_potentials:
         if isinstance(energy, Mapping):
             what = f"it is a dict of {', '.join(map(str, energy))}, and the recipe has one U"
             raise RecipeError(f"{where}, energy", what, do='Name potentials: potential(theta, name="fast").')

@@ -33,6 +33,7 @@ from recipe import (
 )
 from recipe.algebra import entries
 from recipe.arguments import as_tuple, check_known
+from recipe.declaration import check_recipe
 from recipe.marginal import eliminate_gaussians
 from recipe.pieces import METHODS, lettered, piece
 from recipe.scheme import EULER, Scheme
@@ -321,8 +322,7 @@ def schemes(
     >>> find(schemes(SGNHT), lambda scheme: scheme[0] == "Euler")
     ('Euler', {})
     """
-    if not isinstance(recipe, Recipe):
-        raise RecipeError("schemes", f"expected a Recipe, got {type(recipe).__name__}", do="Pass recipe.Recipe(...).")
+    check_recipe("schemes", recipe)
     check_known("schemes, kinds", "there is no kind {!r}", [method] if method else [], METHODS)
     return _schemes(recipe, method, euler, palindromes)
 

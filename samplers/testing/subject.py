@@ -26,7 +26,7 @@ from recipe.sites import Sites
 from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, num_data, step_number, step_size, total
 from recipe.symbols import temperature as T
 
-from ..stock import named
+from ..stock import recipe_of
 from .canonical import Law
 from .cases import Case, case_of
 from .densities import WELLS, wells
@@ -282,7 +282,7 @@ def subject_of(
     Euler
     """
     if isinstance(recipe, str):
-        recipe = named(recipe, "check")
+        recipe = recipe_of(recipe, "check")
     if isinstance(recipe, Step) and scheme is pieces is None:
         step = recipe
         recipe, scheme, pieces, backend = step.declared, step.scheme, step.pieces, step.backend

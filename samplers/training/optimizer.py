@@ -22,7 +22,7 @@ from recipe.results import html_table
 from ..results.findings import Report
 from ..results.report import ALPHA, TOLERANCE
 from ..results.temperatures import Temperature
-from ..stock import named
+from ..stock import recipe_of
 from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
@@ -92,8 +92,8 @@ class Optimizer(torch.optim.Optimizer):
     ):
         check_order(params, recipe)
         warn_of_layers("Optimizer", params)
-        recipe = named(recipe, "Optimizer")
-        where = f"{recipe.name}, Optimizer" if isinstance(recipe, Recipe) else "Optimizer"
+        recipe = recipe_of(recipe, "Optimizer")
+        where = f"{recipe.name}, Optimizer"
         check_unweighted(recipe, where, "a training loop keeps none")
         if not isinstance(capturable, bool) or (capturable and backend not in ("auto", "triton")):
             what = f"capturable = {capturable!r}, backend = {backend!r}"

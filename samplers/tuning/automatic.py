@@ -14,7 +14,7 @@ from ..results.draws import Draws
 from ..running.points import start_of
 from ..running.sampling import proposal_of
 from ..running.sampling import sample as run
-from ..stock import named
+from ..stock import recipe_of
 from ..target.datasets import read
 from .tune import Settings, tune
 
@@ -46,7 +46,7 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
         call.apply_defaults()
         data, batch_size = read(call.arguments["data"], call.arguments["batch_size"])
         call.arguments |= {"data": data, "batch_size": batch_size}
-        call.arguments["recipe"] = named(call.arguments["recipe"], "sample")
+        call.arguments["recipe"] = recipe_of(call.arguments["recipe"], "sample")
         settings = _settings(call.arguments)
         chosen: dict[str, Any] = {**call.arguments.pop("parameters"), **call.arguments, **settings.arguments}
         chosen["chains"] = call.arguments["chains"]

@@ -20,7 +20,7 @@ from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
 from ..running.watching import Bar
-from ..stock import named
+from ..stock import recipe_of
 from ..target.foreign import check_value
 from ..target.model import Model
 from ..target.potential import differentiated
@@ -147,8 +147,8 @@ def tune(
     """
     # Most lines read arguments.
     began = time.monotonic()
-    recipe = named(recipe, "tune")
-    where = f"{recipe.name}, tune" if isinstance(recipe, Recipe) else "tune"
+    recipe = recipe_of(recipe, "tune")
+    where = f"{recipe.name}, tune"
     check_unweighted(recipe, where, "what is tuned is the law of equal ones")
     chains = integer(where, "chains", chains, least=1)
     seed = integer(where, "the seed", seed, least=0)
