@@ -1,7 +1,7 @@
 """The declaration of a sampler: an energy H, a diffusion D and a curl Q over named blocks."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -31,9 +31,9 @@ from .normal_forms import (
 from .pieces import lettered, letters_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
+from .scheme import Word, all_letters
+from .scheme import scheme as read_scheme
 from .symbols import Potential
-
-Word = str | Iterable[tuple[str, Any]]  # a splitting word or its moves, as in integrators.compile
 
 NO_LIMIT = "No step has that limit: give other numbers, or take a word with another friction, or without momentum."
 
@@ -252,7 +252,8 @@ class Recipe(Dynamics):
 
     def _conversion(self, names: Set[str], scheme: Word | None) -> str | None:
         """The key of the conversion from the named parameters: for a letter of the word first, then for all words."""
-        letters = _letters(self.schemes.get(scheme, scheme) if isinstance(scheme, str) else scheme or self.scheme or "")
+        word = self.schemes.get(scheme, scheme) if isinstance(scheme, str) else scheme or self.scheme
+        letters = read_scheme(word, [*all_letters(self), *self.jumps]).letters if word else ()
         for key in sorted(self.conversions, key=lambda key: ";" not in key):
             known, _, letter = key.partition("; ")
             if names == set(known.split(", ")) and (not letter or letter in letters):
@@ -304,7 +305,3 @@ def _applied(function: Callable | Expr | Energy, arguments: tuple[Expr, ...], wh
     except TypeError as error:
         advice = f"Pass a function of ({', '.join(map(str, arguments))})."
         raise RecipeError(where, f"calling it failed: {error}", do=advice) from error
-
-
-def _letters(word: Word) -> list[str]:
-    return re.findall("[A-Z]'*", word) if isinstance(word, str) else [letter for letter, _ in word]

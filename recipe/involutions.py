@@ -12,7 +12,7 @@ An F that changes H is balanced by its own way back, where lambda(F(z)) exp(-H(F
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import product
 
 from sympy import Abs, Dummy, Expr, Max, Min, S, Symbol, exp, expand
@@ -147,12 +147,7 @@ def with_absolutes(e: Expr) -> Expr:
     x - y
     """
 
-    def size(x: Expr) -> Expr:
-        x = expand(x)
-        return Abs(-x if x.could_extract_minus_sign() else x)
-
-    e = e.replace(Max, lambda *args: reduce(lambda a, b: (a + b + size(a - b)) / 2, args))
-    return e.replace(Min, lambda *args: reduce(lambda a, b: (a + b - size(a - b)) / 2, args))
+    return e.replace(lambda x: isinstance(x, Max | Min), lambda x: x.func(*map(expand, x.args)).rewrite(Abs))
 
 
 @of_known_arguments("involution")

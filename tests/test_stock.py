@@ -4,6 +4,7 @@ adapts, and, where the paper prints an algorithm, the step itself.
 Signs of Q and factors of D that give other valid samplers are seen only here.
 """
 
+from dataclasses import replace
 from functools import cache
 from itertools import cycle, product
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from sympy import log as log_
 from sympy import sqrt as sqrt_
 
 from integrators import compile
-from recipe import RecipeError, euler, function, grad, nonnegative, total, vector
+from recipe import RecipeError, euler, friction, function, grad, noise, nonnegative, positive, total, vector
 from recipe.algebra import vanishes
 from recipe.symbols import num_data, step_number, step_size, temperature
 from samplers import SGHMC, SGRLD, SGRLDDense, SGRLDSimplex, catalogue
@@ -743,3 +744,16 @@ def test_parameters_of_no_paper_are_refused(given):
 def test_a_parameter_of_a_paper_is_a_number_in_its_range(given, name):
     with pytest.raises(RecipeError, match=f"sghmc, convert, {name}"):
         SGHMC.convert(**given)
+
+
+def test_a_conversion_for_a_letter_is_that_of_words_with_this_letter():
+    lr = positive("lr")
+    fast, slow = {step_size: lr}, {step_size: lr / 2}
+    word = "B A O1 A B"
+    recipe = replace(
+        SGHMC, pieces={**SGHMC.pieces, "O1": friction(p) + noise(p)}, conversions={"lr": slow, "lr; O": fast}
+    )
+    assert recipe.convert("B A O A B", lr=0.5) == {"step_size": 0.5}
+    assert recipe.convert(word, lr=0.5) == {"step_size": 0.25}
+    with pytest.raises(RecipeError, match="no piece is named 'O2'"):
+        recipe.convert("B A O2 A B", lr=0.5)

@@ -22,7 +22,7 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
     `start`: the Program `begin` of the initial values of auxiliary blocks and adapted quantities.
     """
     recipe = program.recipe
-    of_rate = recipe.learning_rate(program.scheme.moves)
+    of_rate = recipe.learning_rate(program.scheme)
     has_momentum = any(s.name == "momentum" for e in of_rate.values() for s in e.free_symbols)
     rate = ["lr", "momentum"] if has_momentum else ["lr"]
     parameters = [writer.names[s.name] for s in recipe.parameters]

@@ -8,7 +8,7 @@ controls, at almost all controls (Sussmann & Jurdjevic 1972), so that one random
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,8 +190,7 @@ def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
 
 def without_kinks(e: Any) -> Any:
     """The formula with |x| as sqrt(x^2 + 1/10), and Max and Min likewise, so that a path feels both sides of a kink."""
-    e = e.replace(Max, lambda *args: reduce(lambda a, b: (a + b + Abs(a - b)) / 2, args))
-    e = e.replace(Min, lambda *args: reduce(lambda a, b: (a + b - Abs(a - b)) / 2, args))
+    e = e.replace(lambda x: isinstance(x, Max | Min), lambda x: x.rewrite(Abs))
     return e.replace(Abs, lambda x: sqrt(x**2 + Rational(1, 10)))
 
 

@@ -106,14 +106,14 @@ def _converted(step: Step, where: str, group: Mapping[str, Any]) -> tuple[float,
     try:
         values = {name: float(f(**rates)) for name, f in _conversion(step.recipe, step.scheme).items()}
     except (ValueError, ZeroDivisionError):  # a rate out of its range, which `convert` refuses
-        values = step.recipe.convert(step.scheme.moves, **rates)
+        values = step.recipe.convert(step.scheme, **rates)
     return values.pop("step_size"), values
 
 
 @lru_cache(maxsize=32)
 def _conversion(recipe: Recipe, scheme: Scheme) -> dict[str, Callable[..., float]]:
     """The conversion of lr and momentum as functions of floats: sympy is too slow for every step."""
-    formulas = recipe.learning_rate(scheme.moves)
+    formulas = recipe.learning_rate(scheme)
     symbols = {s.name: s for formula in formulas.values() for s in formula.free_symbols}
     order = [symbols.get(name, Symbol(name)) for name in RATES]
     return {
