@@ -86,7 +86,7 @@ def _lowered(
     """The flows of a word and their program, remembered, since runs and checks compile the same recipe."""
     flows = solve_all(recipe, word, dict(letters), frozen)
     _check_directions(recipe, word, flows)
-    adapt = {a: update for a, update in recipe.adapt.items() if a.name not in frozen}
+    adapt = recipe.updates_except(frozen)
     program = lower(
         recipe, word, flows, reuse_gradient=reuse_gradient, energy=energy, adapt=adapt, scope=scope, value=True
     )

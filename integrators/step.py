@@ -138,7 +138,7 @@ class Step:
         if self.program.networks:
             what = f"the network {self.program.networks[0].family.name!r} is no text"
             raise RecipeError(f"{self.recipe.name}, standalone", what, do="Use the step itself, or samplers.sample.")
-        adapt = {a: update for a, update in self.recipe.adapt.items() if a.name not in self.frozen}
+        adapt = self.recipe.updates_except(self.frozen)
         try:
             rotated = optimizer_form(self.recipe, self.scheme, self.flows, adapt, self.program.scope)
         except RecipeError:

@@ -20,12 +20,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Max, Mul, Piecewise, S, diff, exp, expand, log, simplify, sqrt
+from sympy import Abs, Add, Dummy, Expr, ImmutableMatrix, Mul, Piecewise, S, diff, expand, log, simplify, sqrt
 
 from recipe import Recipe, total
 from recipe.algebra import vanishes
 from recipe.calculus import derivative
 from recipe.derive import circulation, residual
+from recipe.energy import softplus
 from recipe.errors import RecipeError
 from recipe.involutions import Involution
 from recipe.laws import DiscreteLaw, Law, by_category
@@ -307,7 +308,7 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     (x,) = flow.updates
     slope = piece.drift.get(x, S.Zero) / (T * piece.diffusion[x, x])
     before, moved = remembered(x, "tilt"), x - left(x)
-    returned = _softened(reversed_in_time(slope) * moved) - _softened(-before * moved)
+    returned = softplus(reversed_in_time(slope) * moved) - softplus(-before * moved)
     kept = {left(x): x, before: slope}
     return Worked(flow, S.Zero, balanced=False, returned=over_sites(T * returned, x), kept=kept)
 
@@ -330,8 +331,3 @@ def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
     apart = a * (left(u) / total(left(u) * u) - u) - reversed_in_time(mean - a * u)
     returned = Change(T * apart**2 / (2 * width), T * jump(u) ** 2 / (2 * width))
     return Worked(flow, S.Zero, balanced=False, returned=returned, kept={left(u): u, jump(u): line - mean})
-
-
-def _softened(e: Expr) -> Expr:
-    """log(1 + exp(e)), of any size."""
-    return Max(e, 0) + log(1 + exp(-Abs(e)))

@@ -31,6 +31,8 @@ RESERVED = {
     "sizes": "the sizes of the tensors",
 }
 
+SIGNS = ("real", "positive", "nonnegative", "fraction")
+
 
 def valid_name(name: str, what: str) -> str:
     """The name itself, if emitted code of every backend can use it.
@@ -154,8 +156,8 @@ class Parameter(Declared):
 
 def signs_named(sign: str, where: str) -> dict[str, bool]:
     """The sympy assumptions of a named sign; raises RecipeError for an unknown name."""
-    if sign not in ("real", "positive", "nonnegative", "fraction"):
-        raise RecipeError(where, f"unknown domain {sign!r}", do="Use one of real, positive, nonnegative.")
+    if sign not in SIGNS:
+        raise RecipeError(where, f"unknown sign {sign!r}", do=f"Use one of {', '.join(SIGNS)}.")
     return NAMED[sign].signs
 
 

@@ -139,7 +139,7 @@ def as_latex(recipe: Dynamics) -> str:
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
     for i, b in enumerate(recipe.state):
         rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{_latex_noise(recipe, i)}")
-    rows += [_latex_swap(recipe, jump) for jump in recipe.jumps.values() if isinstance(jump, Swap)]
+    rows += [_latex_swap(recipe, jump) for jump in recipe.swaps]
     rows += [_latex_involution(jump) for jump in recipe.involutions]
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 

@@ -78,7 +78,7 @@ class Dynamics:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in the formulas, sorted by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Parameter)), key=lambda s: s.name))
+        return self._of_kind(Parameter)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -98,7 +98,7 @@ class Dynamics:
     @cached_property
     def adapted(self) -> tuple[Adapted, ...]:
         """The adapted quantities in the formulas, sorted by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Adapted)), key=lambda s: s.name))
+        return self._of_kind(Adapted)
 
     @property
     def log_weights(self) -> Expr:
@@ -135,7 +135,14 @@ class Dynamics:
     @cached_property
     def observations(self) -> tuple[Observed, ...]:
         """The batch statistics supplied by the caller, sorted by name."""
-        return tuple(sorted((s for s in self.symbols if isinstance(s, Observed)), key=lambda s: s.name))
+        return self._of_kind(Observed)
+
+    def _of_kind(self, kind: type) -> tuple[Any, ...]:
+        return tuple(sorted((s for s in self.symbols if isinstance(s, kind)), key=lambda s: s.name))
+
+    def updates_except(self, frozen: Collection[str]) -> dict[Adapted, Expr]:
+        """The updates of the adapted quantities that are not frozen."""
+        return {a: update for a, update in self.adapt.items() if a.name not in frozen}
 
     @cached_property
     def potentials(self) -> tuple[Potential, ...]:
@@ -269,6 +276,11 @@ class Dynamics:
     def involutions(self) -> tuple[Involution, ...]:
         """The jumps that are involutions."""
         return tuple(jump for jump in self.jumps.values() if isinstance(jump, Involution))
+
+    @property
+    def swaps(self) -> tuple[Swap, ...]:
+        """The jumps that are swaps."""
+        return tuple(jump for jump in self.jumps.values() if isinstance(jump, Swap))
 
     @property
     def proposals(self) -> tuple[Jump, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 
-from sympy import Abs, Expr, Max, S, Symbol, diff, exp, log
+from sympy import Abs, Expr, Max, Symbol, diff, exp, log
 
 from .algebra import logs_apart, readers
 from .arguments import as_tuple
@@ -125,12 +125,12 @@ def without_overflow(e: Expr) -> Expr:
     >>> without_overflow(log(1 + exp(z)))
     log(1 + exp(-Abs(z))) + Max(0, z)
     """
+    return e.replace(is_softplus, lambda x: softplus((x.args[0] - 1).args[0]))
 
-    def softplus(x: Expr) -> Expr:
-        z = (x.args[0] - 1).args[0]
-        return Max(z, S.Zero) + log(1 + exp(-Abs(z)))
 
-    return e.replace(is_softplus, softplus)
+def softplus(z: Expr) -> Expr:
+    """log(1 + exp(z)), of any size."""
+    return Max(z, 0) + log(1 + exp(-Abs(z)))
 
 
 def is_softplus(e: Expr) -> bool:

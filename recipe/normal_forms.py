@@ -70,7 +70,7 @@ def jumps_of(
     for letter, jump in jumps.items():
         at = f"{where}[{letter!r}]"
         if not isinstance(jump, Jump | Swap | Involution):
-            what = f"a jump is a refresh(block) or a gibbs(block, law), got {jump!r}"
+            what = f"a jump is a refresh, gibbs, propose, swap, flip or involution, got {jump!r}"
             raise RecipeError(at, what, do="Write refresh(p, rate=nu), or swap(x, y), or flip(v, rate=...).")
         for b in jump.blocks:
             if b not in state:

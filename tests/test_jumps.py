@@ -336,7 +336,7 @@ REFUSED = {
     "a rate in words": (lambda: refresh(p, rate="1"), ["refresh(p), rate", "Text is never evaluated"]),
     "no jump": (
         lambda: hamiltonian(jumps={"R": p}),
-        ["jumps['R']", "a jump is a refresh(block) or a gibbs(block, law), got p"],
+        ["jumps['R']", "a jump is a refresh, gibbs, propose, swap, flip or involution, got p"],
     ),
     "the letter of a piece": (lambda: hamiltonian(pieces={"R": p}, jumps={"R": refresh(p)}), ["names a piece too"]),
     "a letter that is none": (lambda: hamiltonian(jumps={"R S": refresh(p)}), ["'R S' is no name of a piece"]),

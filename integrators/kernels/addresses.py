@@ -150,10 +150,6 @@ class Alike:
         """Whether the tensors have the forms of the given ones, in order."""
         return self._look(*tensors)
 
-    def addresses(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """The addresses of tensors that have passed the comparison; the caller must keep the tensors alive."""
-        return list(map(torch.Tensor.data_ptr, tensors))
-
 
 def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
     """The comparison by torch.compile's guards, in C++; None if this version of torch lacks them."""

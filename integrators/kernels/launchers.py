@@ -14,7 +14,6 @@ from ..backends.cpp import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
 from ..passes import Plan, is_by_site
-from ..program import Program
 from . import gpu
 from .addresses import address
 from .constants import NUMBER_TYPES
@@ -88,7 +87,7 @@ class CppLauncher(_Launcher):
         """The device types of the kernels."""
         return ["cpu"]
 
-    def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
+    def __init__(self, plan: Plan, parts: Parts, tables: Tables):
         self.library = library(sweep_source(plan), (f"REAL={NUMBER_TYPES[parts.dtype]}",))
         runs = [
             (part, at, min(SITES_OF_ITEM, sites - at))
@@ -136,7 +135,8 @@ class TritonLauncher(_Launcher):
         """The device types of the kernels."""
         return devices_of_triton()
 
-    def __init__(self, program: Program, plan: Plan, parts: Parts, tables: Tables):
+    def __init__(self, plan: Plan, parts: Parts, tables: Tables):
+        program = plan.program
         where = f"{program.recipe.name}, triton"
         self.real = real_of(where, parts.dtype)
         gpu.check_launches(where, parts.device)

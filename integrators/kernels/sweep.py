@@ -50,7 +50,7 @@ class Sweep:
         self._has_room = False
         others = {*self.recipe.entries, *filter(is_by_site, self.plan.supplied)}
         self._own = [s for s in self.tables.places["out"] if s not in others]  # symbols in memory of the Sweep
-        self._launch = launcher(program, self.plan, self.parts, self.tables)
+        self._launch = launcher(self.plan, self.parts, self.tables)
         runs = () if spread is None else spread.runs
         copies = [k for k, part in enumerate(self._launch.part_of_item) if runs and not runs[part].counted]
         self._copies = copies  # items whose sums another process counts

@@ -86,11 +86,6 @@ class Case:
         of_weighted = Dynamics(**own | {"H": self.declared.weighted, "weights": None})
         return Case(of_weighted, self.temperature, [b.name for b in self.still], self.values, self.sites_of_run)
 
-    @property
-    def swaps(self) -> bool:
-        """Whether a jump exchanges blocks."""
-        return any(isinstance(jump, Swap) for jump in self.recipe.jumps.values())
-
     @cached_property
     def redrawn(self) -> set[Block]:
         """The blocks that jumps redraw at a nonzero rate."""

@@ -82,8 +82,7 @@ def _certified(recipe: Dynamics, temperature: float, freeze: tuple[str, ...], va
 
 def _of_all_data(case: Case) -> Iterator[Finding]:
     """A warning for formulas that read U itself: an estimate of U on minibatches changes the law."""
-    swaps = (jump for jump in case.declared.jumps.values() if isinstance(jump, Swap))
-    ratios = (swap.excess(case.declared.H) for swap in swaps)
+    ratios = (swap.excess(case.declared.H) for swap in case.declared.swaps)
     formulas = (*case.declared.drift, *case.declared.D, *case.declared.adapt.values(), *ratios)
     if any(masked(e, Partial)[0].has(Potential) for e in formulas):
         answer = "formulas read U itself, and of an estimate on a minibatch they make another law"
@@ -295,7 +294,7 @@ def _walled(case: Case) -> tuple[str, str] | None:
 
 def _of_wall(case: Case, wall: str) -> tuple[str, str]:
     """The answer for a wall that no noise and no motion crosses."""
-    if case.swaps:
+    if case.recipe.swaps:
         return f"{wall}: whether swaps pass it is not decided", "open"
     return f"{wall}: invariant, but not ergodic", "warning"
 
@@ -320,7 +319,7 @@ def _reached(case: Case) -> tuple[str, str]:
     if number < directions:
         still = [b.domain.is_discrete for b in explicit.blocks]
         unreached = reach.described(explicit, missed[~missed[:, still].any(1)])
-        jumps = "swaps" if case.swaps else "jumps" if any(map(case.leaps, case.recipe.involutions)) else ""
+        jumps = "swaps" if case.recipe.swaps else "jumps" if any(map(case.leaps, case.recipe.involutions)) else ""
         if jumps:
             return (
                 f"without {jumps} it never reaches {unreached}: whether {jumps} carry it there is not decided",

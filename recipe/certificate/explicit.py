@@ -49,11 +49,11 @@ class Explicit:
         """The domain of each coordinate."""
         return {z: b.domain for z, b in zip(self.coordinates, self.blocks, strict=True)}
 
-    def with_numbers_but(self, kept: Collection[Symbol], e: Expr | None = None) -> Expr:
-        """H, or another formula, with random numbers for all coordinates that are not in `kept`."""
+    def with_numbers_but(self, kept: Collection[Symbol]) -> Expr:
+        """H with random numbers for all coordinates that are not in `kept`."""
         (state,) = draws_inside(self.blocks, 1)
         numbers = {z: Rational(repr(round(x, 6))) for z, x in zip(self.coordinates, state, strict=True)}
-        return (self.H if e is None else e).xreplace({z: x for z, x in numbers.items() if z not in kept})
+        return self.H.xreplace({z: x for z, x in numbers.items() if z not in kept})
 
     def by_category(self) -> "list[Explicit]":
         """The continuous coordinates alone, at all values of the discrete ones, or at MANY random values."""

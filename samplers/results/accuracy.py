@@ -208,10 +208,10 @@ def accuracy_of(
     sound: list[int],
     again: Any,
     *,
-    of: Callable | None = None,
-    chains: int | None = None,
-    steps: int | None = None,
-    progress: bool = False,
+    of: Callable | None,
+    chains: int | None,
+    steps: int | None,
+    progress: bool,
 ) -> Accuracy:
     """The errors of the draws of the `sound` chains of a run, or `of` a function. `Draws.accuracy` says more.
 

@@ -115,7 +115,7 @@ class Gauges:
 
     def __init__(self, plan: Plan, like: torch.Tensor, parameters: Mapping[str, Any]) -> None:
         recipe = plan.step.recipe
-        kept = [stage for stage in plan.stages if stage.phase.keep]
+        kept = plan.kept_stages
         still = {name for stage in kept for name in stage.step.frozen}
         self.temperature = plan.kept_temperature
         self.masses = masses(recipe, parameters, still) if self.temperature > 0 else {}

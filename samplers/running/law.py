@@ -78,7 +78,7 @@ def check_reach(plan: Plan, law: str, target: Target, parameters: Mapping, start
     Asked where momenta, or the target, lack noise of their own, the form of the drift does not answer it, and U is one
     function without data.
     """
-    stage = next((s for s in plan.stages if s.phase.keep), plan.stages[-1])
+    stage = (plan.kept_stages or plan.stages[-1:])[0]
     recipe = stage.step.declared
     temperature = max(stage.probes()[1])
     is_asked = not (recipe.has_several_potentials or recipe.fields or stage.step.frozen) and temperature > 0

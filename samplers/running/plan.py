@@ -173,9 +173,14 @@ class Plan:
         return sum(stage.steps for stage in self.stages)
 
     @property
+    def kept_stages(self) -> list[Stage]:
+        """The stages whose states are kept."""
+        return [stage for stage in self.stages if stage.phase.keep]
+
+    @property
     def warmup(self) -> int:
         """The number of steps before the first phase whose states are kept."""
-        return next(stage.first for stage in self.stages if stage.phase.keep)
+        return self.kept_stages[0].first
 
     @property
     def thin(self) -> int:
@@ -185,7 +190,7 @@ class Plan:
     @property
     def draws(self) -> int:
         """The number of states that are kept."""
-        return sum(stage.steps for stage in self.stages if stage.phase.keep) // self.thin
+        return sum(stage.steps for stage in self.kept_stages) // self.thin
 
     def stage(self, number: int) -> Stage:
         """The stage that makes step `number` of the run."""
@@ -199,7 +204,7 @@ class Plan:
     @property
     def kept_temperature(self) -> float:
         """The temperature of the kept states; nan where the temperature of kept states changes."""
-        values = {stage.temperature.value for stage in self.stages if stage.phase.keep}
+        values = {stage.temperature.value for stage in self.kept_stages}
         value = values.pop()
         return math.nan if values or callable(value) else float(value)
 

@@ -54,7 +54,7 @@ class PairedRun:
     @cached_property
     def stage(self) -> Any:
         """The first stage that keeps draws."""
-        return next(stage for stage in self.plan.stages if stage.phase.keep)
+        return self.plan.kept_stages[0]
 
     @property
     def order(self) -> int | None:
@@ -105,14 +105,13 @@ class PairedRun:
         if self.exchanges and self.order is not None:
             what = "its chains swapped states with hotter ones, whose biases come down with them: pairs would not"
             yield what, "Compare with a run at half the step size."
-        kept = [stage for stage in self.plan.stages if stage.phase.keep]
-        settings = [(stage.temperature.value, stage.step.frozen) for stage in kept]
-        sizes = [stage.step_size.value for stage in kept]
+        settings = [(stage.temperature.value, stage.step.frozen) for stage in self.plan.kept_stages]
+        sizes = [stage.step_size.value for stage in self.plan.kept_stages]
         changes = len(set(settings)) > 1 or callable(settings[0][0])
         if changes or (self.order is not None and (len(set(sizes)) > 1 or callable(sizes[0]))):
             what = "step size, temperature or what is frozen changed while draws were kept: they have no one law"
             yield what, "Keep the draws of one phase of constant settings."
-        if any(stage.parameters for stage in kept):
+        if any(stage.parameters for stage in self.plan.kept_stages):
             what = "a phase whose draws are kept has parameters of its own"
             yield what, "Keep the draws of a phase of the parameters of the run."
         if settings[0][0] == 0:

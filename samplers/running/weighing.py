@@ -30,7 +30,7 @@ def check_weights(recipe: Recipe, plan: Plan, exchanges: bool, where: str) -> No
     """Refuse a run whose draws have no one weight by the recipe's formula."""
     if recipe.weights is None:
         return
-    kept = [stage for stage in plan.stages if stage.phase.keep]
+    kept = plan.kept_stages
     own = sorted({s.name for s in recipe.weights.free_symbols} & {name for stage in kept for name in stage.parameters})
     cold = any(min(stage.probes()[1]) == 0 for stage in kept)
     faults = {

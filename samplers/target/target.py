@@ -15,7 +15,6 @@ from integrators.streams import BATCH
 from recipe import Energy, Recipe
 from recipe.arguments import check_known, integer
 from recipe.errors import RecipeError, in_short
-from recipe.swaps import Swap
 
 from .coordinates import Coordinates, moved_by
 from .data import Data
@@ -236,8 +235,7 @@ def _by_potential(whole: Traced, energies: Energies, layout: Layout) -> dict[str
 def _refuse_other_rows(steps: Sequence[Step], where: str) -> None:
     """Refuse accepted steps that read more of a minibatch than the gradient that a rejected chain takes back."""
     for step in steps:
-        swaps = [str(jump) for jump in step.declared.jumps.values() if isinstance(jump, Swap)]
-        reads = swaps or (["the curvature of U"] if step.program.needs_curvature else [])
+        reads = step.declared.swaps or (["the curvature of U"] if step.program.needs_curvature else [])
         if reads:
             what = f"{reads[0]} on a minibatch, beside its gradient, is not what a rejected chain goes back to"
             raise RecipeError(where, what, do="Leave batch_size out.")
@@ -249,7 +247,7 @@ def _meet_estimates(steps: Sequence[Step], where: str) -> None:
         what = "a step is accepted by the value of U, of which a minibatch has an estimate alone"
         do = "Leave batch_size out, or pass metropolis=False, or Metropolis(minibatches=True), which asks all data."
         raise RecipeError(where, what, do=do)
-    swaps = [str(jump) for jump in steps[0].declared.jumps.values() if isinstance(jump, Swap)]
+    swaps = steps[0].declared.swaps
     if swaps:
         what = f"{swaps[0]} is accepted by the value of U, of which a minibatch has an estimate alone"
         raise RecipeError(where, what, do="Leave batch_size out, or the swap.")

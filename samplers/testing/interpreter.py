@@ -333,7 +333,7 @@ def flow_by_flow(
     moves = step.scheme.moves
     chain = Chain(recipe, state, h, arguments, sizes)
     draws = iter(step.program.draws)
-    adapt = {a: e for a, e in recipe.adapt.items() if a.name not in step.frozen}
+    adapt = recipe.updates_except(step.frozen)
     first = next((k for k, (letter, _) in enumerate(moves) if step.flows[letter].reads_gradient), None)
     before = len(moves) - 1 if first is None else first  # in the order "same_step", adaptations come before this flow
     first_gradient: dict = {}

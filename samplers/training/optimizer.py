@@ -371,7 +371,7 @@ def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -
         ends="and weights have none",
         do="Take a recipe of one real vector, or samplers.sample; an Ensemble has chains.",
     )
-    adapt = {a: update for a, update in recipe.adapt.items() if a.name not in step.frozen}
+    adapt = recipe.updates_except(step.frozen)
     program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
     return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)
 

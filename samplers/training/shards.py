@@ -133,11 +133,10 @@ def _chunk(where: str, p: Any) -> tuple[Sequence[int], Sequence[int]]:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The runs of sites on this rank by parameter, and sums over the `ranks` of their mesh, by `spread`."""
+    """The runs of sites on this rank by parameter, and sums over the ranks of their mesh, by `spread`."""
 
     runs: list[list[Run]]
     spread: Spread
-    ranks: int
 
     @property
     def counted(self) -> list[bool]:
@@ -189,7 +188,7 @@ def shards_of(where: str, params: Sequence[Any], settings: Mapping[str, Any]) ->
 
     add, maximise = reduction(dist.ReduceOp.SUM), reduction(dist.ReduceOp.MAX)
     spread = Spread(sum(p.numel() for p in params), tuple(run for some in runs for run in some), add, maximise)
-    return Shards(runs, spread, mesh.size())
+    return Shards(runs, spread)
 
 
 def _processes(mesh: Any) -> Any:

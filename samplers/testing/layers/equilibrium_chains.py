@@ -10,7 +10,6 @@ from integrators import noise, streams
 from integrators.direction import ACCEPTED, DIRECTION, WORK
 from integrators.step import Step
 from recipe import Recipe
-from recipe.swaps import Swap
 from recipe.symbols import Total
 
 from ..features import evaluated, features_of
@@ -27,8 +26,8 @@ def sites_of_a_run(subject: Subject) -> int:
         return subject.sites.number
     recipe = subject.recipe
     totals = any(t.integrand.free_symbols for e in (*recipe.drift, *recipe.D) for t in e.atoms(Total))
-    swaps = any(isinstance(jump, Swap) for jump in recipe.jumps.values())  # of all sites at once
-    return 1 if totals or swaps or not all(b.is_vector for b in recipe.state) else 2
+    is_coupled = totals or recipe.swaps  # swaps are of all sites at once
+    return 1 if is_coupled or not all(b.is_vector for b in recipe.state) else 2
 
 
 def exact_start(subject: Subject, energy: str, chains: int) -> State:
