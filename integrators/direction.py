@@ -56,12 +56,12 @@ def remembered(s: Symbol, what: str) -> Adapted:
     return Adapted(f"{s}__{what}", bool(s.is_vector), "real", S.Zero)
 
 
-def left(block: Block) -> Adapted:
+def value_before(block: Block) -> Adapted:
     """The quantity that keeps a block's value from before a flow."""
     return remembered(block, "left")
 
 
-def jump(block: Block) -> Adapted:
+def noise_in(block: Block) -> Adapted:
     """The quantity that keeps the noise in a block's new value."""
     return remembered(block, "jump")
 

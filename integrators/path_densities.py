@@ -13,7 +13,7 @@ from recipe.symbols import Block, Crossing
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
-from .direction import jump, left, over_sites, reversed_in_time, unsigned
+from .direction import noise_in, over_sites, reversed_in_time, unsigned, value_before
 from .flow import Flow
 from .functions import Change, MatrixOU
 from .numerical_flows import METHODS
@@ -65,11 +65,11 @@ def _own_log_ratio(b: Block, new: Expr, draw: Normal, blocks: Collection[Block])
     spread = diff(new, draw)
     width = reversed_in_time(spread)
     mean = new.xreplace({draw: S.Zero})
-    apart = left(b) - reversed_in_time(mean)
+    apart = value_before(b) - reversed_in_time(mean)
     density = -T * (draw**2 / 2 + log(spread))
     back = [T * ((apart / width) ** 2 / 2 + log(width)), S.Zero]
     if width == spread and not spread.has(*blocks):
-        density, back = S.Zero, [T * (x / width) ** 2 / 2 for x in (apart, jump(b))]
+        density, back = S.Zero, [T * (x / width) ** 2 / 2 for x in (apart, noise_in(b))]
     if not spread.xreplace(WARM).is_positive:
         alone = -T * log(Abs(diff(mean, b)))  # without noise z' is the mean
         density = Piecewise((density, spread > 0), (alone, True))
@@ -83,7 +83,7 @@ def _operator_log_ratio(b: Block, new: Expr, draw: Normal, where: str) -> tuple[
     spread, mean = affine or (S.Zero, S.Zero)
     if spread.has(*(s for s in new.free_symbols if isinstance(s, Block))) or not spread.xreplace(WARM).is_positive:
         raise RecipeError(where, "the spread of its noise may vanish, or moves", do="Use definite operators.")
-    apart = times(1 / spread, left(b) - reversed_in_time(mean))
+    apart = times(1 / spread, value_before(b) - reversed_in_time(mean))
     return -T * draw**2 / 2, T * apart**2 / 2
 
 
@@ -99,7 +99,8 @@ def _joint_log_ratio(
         raise RecipeError(where, what, do="Give D its full rank, or run without acceptance.")
     still = {draw: S.Zero for draw in own.values()}
     widths = spreads.applyfunc(reversed_in_time)
-    apart = ImmutableMatrix([left(b) - reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()])
+    means = {b: reversed_in_time(new.xreplace(still)) for b, new in flow.updates.items()}
+    apart = ImmutableMatrix([value_before(b) - mean for b, mean in means.items()])
     drawn = sum(own[b] ** 2 for b in blocks) / 2 + log(Abs(spreads.det()))
     # a width of 0 is S.Zero: a test for zero in other forms takes seconds
     inverse = widths.inv(iszerofunc=lambda e: e == 0)

@@ -39,7 +39,7 @@ from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
-from .direction import DIRECTION, jump, left, over_sites, remembered, reversed_in_time, unsigned
+from .direction import DIRECTION, noise_in, over_sites, remembered, reversed_in_time, unsigned, value_before
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .flow_rules import kicked
 from .functions import Change
@@ -52,11 +52,11 @@ from .split import Subsystem, split
 class Worked:
     """A flow at the direction s, and its work: the change of H plus the `heat`, or 0 if the flow is `balanced`.
 
-    `returned`: the part of the heat that is a formula at z'. `kept`: what it may read of z: the block x as `left(x)`,
-    or the image of x where x is led back into its domain, and the noise in x as `jump(x)`. The `heat` of a swap is the
-    decrease of H, which cancels the swap's change of H in the work of a whole step. `rest`: what is left of H without
-    the part of it that the flow is in detailed balance with, and 0 if none is known; the work is then the change of
-    `rest`.
+    `returned`: the part of the heat that is a formula at z'. `kept`: what it may read of z: x as `value_before(x)`,
+    or the image of x where x is led back into its domain, and the noise in x as `noise_in(x)`. The `heat` of a swap
+    is the decrease of H, which cancels the swap's change of H in the work of a whole step. `rest`: what is left of H
+    without the part of it that the flow is in detailed balance with, and 0 if none is known; the work is then the
+    change of `rest`.
     """
 
     flow: Flow
@@ -170,8 +170,8 @@ def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
     names = [Adapted(f"{b}__law_{k}", is_site(e), "real", S.Zero) for k, e in enumerate(numbers, 1)]
     there = [name if e.has(*recipe.state) else e for name, e in zip(names, numbers)]
     ahead = by_category(b, *there) if costs else _surprise(type(law)(*there), b)
-    returned = T * (_surprise(law, x).xreplace({x: left(b)}) - ahead)
-    kept = {left(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
+    returned = T * (_surprise(law, x).xreplace({x: value_before(b)}) - ahead)
+    kept = {value_before(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
     return Worked(flow, S.Zero, balanced=False, returned=over_sites(returned, b), kept=kept)
 
 
@@ -202,8 +202,8 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
     led_back = [b for b in flow.updates if b.domain.wraps or b in boundaries.reflected(piece)]
     line = _unsigned(on_the_line(piece, recipe.name)) if led_back else flow
     heat, returned = log_ratio(recipe, piece, line)
-    kept = {left(b): boundaries.image(b, line.updates[b]) if b in led_back else b for b in flow.updates}
-    kept |= {jump(d.block): d * diff(line.updates[d.block], d) for d in line.draws}
+    kept = {value_before(b): boundaries.image(b, line.updates[b]) if b in led_back else b for b in flow.updates}
+    kept |= {noise_in(d.block): d * diff(line.updates[d.block], d) for d in line.draws}
     return Worked(flow, heat, balanced=False, returned=returned, kept=kept)
 
 
@@ -307,9 +307,9 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     """The work of `barker`, T log a(z' - z) at z less T log a(z - z') at z', with a(z) = 1/(1 + exp(-f z/(T D)))."""
     (x,) = flow.updates
     slope = piece.drift.get(x, S.Zero) / (T * piece.diffusion[x, x])
-    before, moved = remembered(x, "tilt"), x - left(x)
+    before, moved = remembered(x, "tilt"), x - value_before(x)
     returned = softplus(reversed_in_time(slope) * moved) - softplus(-before * moved)
-    kept = {left(x): x, before: slope}
+    kept = {value_before(x): x, before: slope}
     return Worked(flow, S.Zero, balanced=False, returned=over_sites(T * returned, x), kept=kept)
 
 
@@ -328,6 +328,6 @@ def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do=f"Let Euler's step, numerical({u}, 'euler'), move {u} alone.")
     width = 2 * t * T * piece.diffusion[u, u] / project(u)
-    apart = a * (left(u) / total(left(u) * u) - u) - reversed_in_time(mean - a * u)
-    returned = Change(T * apart**2 / (2 * width), T * jump(u) ** 2 / (2 * width))
-    return Worked(flow, S.Zero, balanced=False, returned=returned, kept={left(u): u, jump(u): line - mean})
+    apart = a * (value_before(u) / total(value_before(u) * u) - u) - reversed_in_time(mean - a * u)
+    returned = Change(T * apart**2 / (2 * width), T * noise_in(u) ** 2 / (2 * width))
+    return Worked(flow, S.Zero, balanced=False, returned=returned, kept={value_before(u): u, noise_in(u): line - mean})

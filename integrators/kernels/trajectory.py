@@ -278,7 +278,7 @@ class TrajectoryOnGPU(Trajectory):
 
     def _launch(self, steps, first_step, table, stride, drawn, kept, thin, first_kept):
         device = self.numbers.device
-        places = torch.full((sum(map(len, self.rows.values())),), -1, dtype=torch.int64, device="cpu")
+        places = torch.full((_count(self.rows),), -1, dtype=torch.int64, device="cpu")
         places[kept] = torch.arange(len(kept), device="cpu")
         memory = drawn, gpu.sent(places, device), gpu.sent(table, device), self.died
         numbers = self.gradient_step, steps, thin, first_kept, len(kept), stride

@@ -21,7 +21,7 @@ from .plan import Plan, Stage
 from .stepwise import StepCall, Stepwise
 
 AT_ONCE = 8  # steps of a graph: the compilation time grows with their number
-SIZE = 2_000  # numbers of a block: from here on kernels of one step are faster
+SIZE = 2_000  # numbers of a block: from here on a kernel of one step is faster than steps in torch
 SIZE_ON_GPU = 2**18  # the same on a GPU, where launches dominate small steps
 
 Several = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]]
@@ -140,17 +140,17 @@ class Unrolled:
 
 def fits(stage: Stage, inputs: Inputs, state: Mapping[str, Any], least: int) -> bool:
     """Whether a stage has `least` steps or more, and its steps are functions of state, noise and batch alone."""
-    program = stage.step.program
-    constant = not callable(stage.step_size.value) and not callable(stage.temperature.value)
-    blocks = [state[b.name] for b in stage.step.recipe.entries]
-    small = all(_is_small(x) for x in blocks)
-    one_gradient = program.gradients_per_step == 1 and list(program.derivatives) == [1]
-    opaque = inputs.target.functional is not None and not program.observations and program.scope == "chain"
-    opaque = opaque and not program.networks
-    drawn = all(draw.kind in noise.KINDS for draw in program.draws)
-    whole = all(b.domain.is_real for b in stage.step.recipe.entries)
-    of_number = not StepCall(stage.step, {"gradient": None}, inputs).numbered
-    return stage.steps >= least and constant and small and one_gradient and opaque and drawn and whole and of_number
+    step, program = stage.step, stage.step.program
+    if stage.steps < least or callable(stage.step_size.value) or callable(stage.temperature.value):
+        return False
+    if program.gradients_per_step != 1 or list(program.derivatives) != [1] or inputs.target.functional is None:
+        return False
+    if program.observations or program.networks or program.scope != "chain":
+        return False
+    if StepCall(step, {"gradient": None}, inputs).numbered:
+        return False
+    has_noise = all(draw.kind in noise.KINDS for draw in program.draws)
+    return has_noise and all(b.domain.is_real and _is_small(state[b.name]) for b in step.recipe.entries)
 
 
 def _is_small(x: torch.Tensor) -> bool:

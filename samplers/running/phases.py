@@ -8,6 +8,8 @@ from recipe.arguments import as_tuple, integer, is_number
 from recipe.errors import RecipeError, of_known_arguments
 from recipe.symbols import Block
 
+STEPS = 1_000  # steps of a run whose length is not given
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -65,7 +67,7 @@ def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: 
         if thin > steps:
             raise RecipeError(where, f"thin = {thin} keeps nothing of {steps} steps", do="Choose thin <= steps.")
         return (Phase(warmup, keep=False), Phase(steps)) if warmup else (Phase(steps),)
-    if warmup or steps != 1000:
+    if warmup or steps != STEPS:
         raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
     if not isinstance(phases, (list, tuple)) or not phases or not all(isinstance(phase, Phase) for phase in phases):
         raise RecipeError(

@@ -33,7 +33,7 @@ from .gauges import Gauges
 from .inputs import Inputs
 from .law import check_law, check_reach, check_stability
 from .parallel_tempering import Ladder, Swaps, ladder_of, side_by_side
-from .phases import Phase, phases_of
+from .phases import STEPS, Phase, phases_of
 from .plan import Plan, Value, plan_of, step_of
 from .points import start_of
 from .probe import Probe
@@ -78,7 +78,7 @@ def sample(
     *,
     init: Any = None,
     chains: int | range = 4,
-    steps: int = 1000,
+    steps: int = STEPS,
     warmup: int = 0,
     thin: int = 1,
     step_size: Value | Literal["auto"],

@@ -144,3 +144,8 @@ def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
         if t.device != like.device:
             what = f"tensor {i} is on {t.device}, but the parameters are on {like.device}"
             raise RecipeError(WHERE, what, do=f"Move it: X.to({str(like.device)!r}).")
+
+
+def has_minibatches(data: Data | None) -> bool:
+    """Whether gradients are on a part of the data."""
+    return data is not None and data.batch_size is not None

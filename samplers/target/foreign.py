@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from recipe import Energy
 from recipe.errors import RecipeError, warn
 
-from .data import Data
+from .data import Data, has_minibatches
 from .layout import Layout
 from .model import Model
 from .potential import Jet, Orders, differentiated
@@ -131,7 +131,7 @@ class Foreign:
         names = tuple(seen) if isinstance(seen, Mapping) else None
         leaves = [_array(x) for x in tree_leaves(seen)]
         batch = () if data is None else (data.first(),)
-        of_each = data is not None and data.batch_size is not None
+        of_each = has_minibatches(data)
         energy, answer = _form(replace(self, names=names, of_each=of_each), leaves, batch)
         is_single = answer.bytes < 8
         if is_single and leaves[0].itemsize == 8:

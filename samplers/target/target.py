@@ -17,7 +17,7 @@ from recipe.arguments import check_known, integer
 from recipe.errors import RecipeError, in_short
 
 from .coordinates import Coordinates, moved_by
-from .data import Data
+from .data import Data, has_minibatches
 from .foreign import Foreign, check_value, with_gradient
 from .layout import Layout
 from .potential import SLOPE, Jet, Orders, Position, Potential
@@ -66,7 +66,7 @@ class Target:
     @property
     def is_minibatched(self) -> bool:
         """Whether gradients are on minibatches."""
-        return self.data is not None and self.data.batch_size is not None
+        return has_minibatches(self.data)
 
     def batch(self, rows: torch.Tensor | None) -> tuple:
         """The batch of `rows`, `(chains, batch_size)` or None for all, as a tuple of one; empty without data."""
@@ -142,7 +142,7 @@ def target_of(
     needs_value = any(step.program.needs_value for step in steps)
     needs_curvature = any(step.program.needs_curvature for step in steps)
     orders = SLOPE | ({0} if needs_value else set()) | ({2} if needs_curvature else set())
-    if data is not None and data.batch_size is not None:
+    if has_minibatches(data):
         gradients = max((step.program.gradients_per_step for step in steps), default=0)
         integer(where, "the number of gradients of a step on minibatches", gradients, most=len(BATCH) - 1)
         if accepts_by_all:
@@ -296,7 +296,7 @@ def _checked(
 ) -> Callable:
     """The observation of all chains by a function of one chain, with a check of each value."""
     of_chains = Vectorised(layout.of_target(lambda *arguments: _flat(function(*arguments))))
-    per_chain = data is not None and data.batch_size is not None
+    per_chain = has_minibatches(data)
     arguments = "theta" if data is None else "theta, batch"
 
     def observation(theta: torch.Tensor, *batch: Any) -> torch.Tensor:

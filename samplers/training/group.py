@@ -27,7 +27,7 @@ from .loop_report import Chain
 from .monitors import Monitors, Sites, masses_of
 from .rates import SETTINGS, Setting, in_words
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
-from .stacked import count, labels, members_of
+from .stacked import chains_of, count, labels, members_of
 from .tensors import (
     by_chain,
     check_finite,
@@ -118,8 +118,8 @@ class Group:
     @property
     def chain(self) -> int:
         """The number of the first chain in the noise."""
-        members = members_of(self.group["params"]) or range(1)
-        return self.sampler.chain + self.index * streams.GROUP + members.start
+        chains = chains_of(self.group["params"])
+        return self.sampler.chain + self.index * streams.GROUP + chains.start
 
     @property
     def setting(self) -> Setting:
@@ -234,7 +234,7 @@ class Group:
         self._shared = self._shared + 1 if shares else 0
         if self._shared > 1:
             what = f"another Optimizer makes its steps in turn with this one, with the noise of seed {key[0]} too"
-            free = self.sampler.chain + 1 + (members_of(self.group["params"]) or range(1))[-1]
+            free = self.sampler.chain + 1 + chains_of(self.group["params"])[-1]
             do = f"Pass chain={free} to one of them, or give its parameters as a group of the other."
             raise RecipeError(f"{self.sampler.where}, step", what, do=do)
 

@@ -31,7 +31,7 @@ from .loop_report import report_of_loop
 from .monitors import Clipping, Monitors
 from .rates import SETTINGS, Setting, in_words
 from .refusals import BOOKKEPT, check_order, warn_of_law, warn_of_layers, without_frozen
-from .stacked import members_of
+from .stacked import chains_of
 from .tensors import check_parameters, values_of
 
 
@@ -171,7 +171,7 @@ class Optimizer(torch.optim.Optimizer):
             check_parameters(where, group["params"])
             known = {*SETTINGS, *self.sampler.step.parameters, *BOOKKEPT}
             check_known(where, "'{}' is not a setting of a group", group, known)
-            last = self.sampler.chain + (members_of(group["params"]) or range(1))[-1]
+            last = self.sampler.chain + chains_of(group["params"])[-1]
             if last >= streams.GROUP:
                 what = f"its last chain would have the number {last}, and a group has {streams.GROUP}"
                 raise RecipeError(where, what, do="Take a smaller chain, or another seed.")

@@ -52,9 +52,14 @@ def members_of(params: Sequence[torch.Tensor]) -> range | None:
     return range(first.first, first.first + len(first)) if isinstance(first, Stacked) else None
 
 
+def chains_of(params: Sequence[torch.Tensor]) -> range:
+    """The numbers of the chains of a group: those of its members, or 0."""
+    return members_of(params) or range(1)
+
+
 def count(params: Sequence[torch.Tensor]) -> int:
     """The number of chains of a group: its members, or 1."""
-    return len(members_of(params) or (None,))
+    return len(chains_of(params))
 
 
 def labels(index: int, params: Sequence[torch.Tensor]) -> list[str]:
