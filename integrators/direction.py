@@ -78,7 +78,7 @@ def reversed_in_time(e: Expr) -> Expr:
     return e.xreplace({DIRECTION: -DIRECTION})
 
 
-def over_sites(e: Expr, block: Block) -> Expr:
+def summed(e: Expr, block: Block) -> Expr:
     """The sum of e over the sites of a vector block; e itself for a scalar block."""
     e = unsigned(e)
     if not block.is_vector:

@@ -13,7 +13,7 @@ from recipe.symbols import Block, Crossing
 from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
-from .direction import noise_in, over_sites, reversed_in_time, unsigned, value_before
+from .direction import noise_in, reversed_in_time, summed, unsigned, value_before
 from .flow import Flow
 from .functions import Change, MatrixOU
 from .numerical_flows import METHODS
@@ -41,11 +41,11 @@ def log_ratio(recipe: Recipe, piece: Subsystem, flow: Flow) -> tuple[Expr, Expr]
     for b, new in flow.updates.items():
         if new.has(Crossing):
             density, density_back = _operator_log_ratio(b, new, own[b], where)
-            back.append(over_sites(density_back, b))
+            back.append(summed(density_back, b))
         else:
             density, density_back = _own_log_ratio(b, new, own[b], blocks)
             back.append(density_back)
-        there.append(over_sites(density, b))
+        there.append(summed(density, b))
     return Add(*there), Add(*back)
 
 
@@ -105,4 +105,4 @@ def _joint_log_ratio(
     # a width of 0 is S.Zero: a test for zero in other forms takes seconds
     inverse = widths.inv(iszerofunc=lambda e: e == 0)
     returned = sum(x**2 for x in inverse * apart) / 2 + log(Abs(widths.det()))
-    return over_sites(-T * drawn, blocks[0]), over_sites(T * returned, blocks[0])
+    return summed(-T * drawn, blocks[0]), summed(T * returned, blocks[0])

@@ -39,7 +39,7 @@ from recipe.symbols import duration as t
 from recipe.symbols import temperature as T
 
 from . import boundaries
-from .direction import DIRECTION, noise_in, over_sites, remembered, reversed_in_time, unsigned, value_before
+from .direction import DIRECTION, noise_in, remembered, reversed_in_time, summed, unsigned, value_before
 from .flow import Flow, on_the_line, refuse_moving_fields, solve
 from .flow_rules import kicked
 from .functions import Change
@@ -155,7 +155,7 @@ def _turned(recipe: Recipe, letter: str, jump: Involution, frozen: Collection[st
     flow = turned(letter, jump, rates[0])
     there, away = (probability(jump, rate) for rate in rates)
     stays = Piecewise((S.Zero, flow.draws[0] < there), (T * (log(1 - there) - log(1 - away)), True))
-    return Worked(flow, over_sites(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
+    return Worked(flow, summed(stays, jump.blocks[0]) if jump.is_by_site else stays, balanced=False)
 
 
 def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
@@ -172,7 +172,7 @@ def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
     ahead = by_category(b, *there) if costs else _surprise(type(law)(*there), b)
     returned = T * (_surprise(law, x).xreplace({x: value_before(b)}) - ahead)
     kept = {value_before(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
-    return Worked(flow, S.Zero, balanced=False, returned=over_sites(returned, b), kept=kept)
+    return Worked(flow, S.Zero, balanced=False, returned=summed(returned, b), kept=kept)
 
 
 def _surprise(law: Law, x: Expr) -> Expr:
@@ -286,11 +286,11 @@ def _expansion(recipe: Recipe, piece: Subsystem, flow: Flow) -> Expr:
         raise RecipeError(where, "it moves a block by a total of its own sites", do="Cut it finer.")
     rates = {b: diff(piece.drift.get(b, S.Zero), b) for b in blocks}
     if not any(r.has(*blocks) for r in rates.values()):  # linear equations have log det = t div f
-        return -T * Add(*(over_sites(t * r, b) for b, r in rates.items()))
+        return -T * Add(*(summed(t * r, b) for b, r in rates.items()))
     if len({b.is_vector for b in blocks}) != 1:
         raise RecipeError(where, "it moves vectors and scalars together", do="Cut it finer.")
     jacobian = ImmutableMatrix([[diff(flow.updates[b], z) for z in blocks] for b in blocks])
-    return -T * over_sites(log(Abs(simplify(jacobian.det()))), blocks[0])
+    return -T * summed(log(Abs(simplify(jacobian.det()))), blocks[0])
 
 
 def _expansion_on_sphere(piece: Subsystem) -> Expr:
@@ -310,7 +310,7 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     before, moved = remembered(x, "tilt"), x - value_before(x)
     returned = softplus(reversed_in_time(slope) * moved) - softplus(-before * moved)
     kept = {value_before(x): x, before: slope}
-    return Worked(flow, S.Zero, balanced=False, returned=over_sites(T * returned, x), kept=kept)
+    return Worked(flow, S.Zero, balanced=False, returned=summed(T * returned, x), kept=kept)
 
 
 def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:

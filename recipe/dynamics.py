@@ -242,19 +242,17 @@ class Dynamics:
     @cached_property
     def turned(self) -> dict[Block, tuple[Block, ...]]:
         """The momenta that change sign at a reflection, by block: for blocks with ends that move without noise."""
-        turned = {}
-        for i, b in enumerate(self.state):
-            if b.domain.ends and self.D[i, i] == 0:
-                turned[b] = tuple(c for j, c in enumerate(self.state) if self.Q[i, j] != 0)
+        still = [i for i, b in enumerate(self.state) if b.domain.ends and self.D[i, i] == 0]
+        turned = {self.state[i]: tuple(p for j, p in enumerate(self.state) if self.Q[i, j] != 0) for i in still}
         return {b: momenta for b, momenta in turned.items() if momenta}
 
     @property
     def idle(self) -> tuple[Block, ...]:
         """The targets that no entry of D, Q or transport and no jump moves."""
-        rows = ImmutableMatrix.hstack(self.D, self.Q, self.transport)
+        rates = ImmutableMatrix.hstack(self.D, self.Q, self.transport)
+        moving = {b for i, b in enumerate(self.state) if not rates.row(i).is_zero_matrix}
         jumping = {b for jump in self.jumps.values() for b in jump.blocks}
-        places = {b: rows.row(self.state.index(b)) for b in self.targets}
-        return tuple(b for b, row in places.items() if row.is_zero_matrix and b not in jumping)
+        return tuple(b for b in self.targets if b not in moving | jumping)
 
     @cached_property
     def gamma(self) -> ImmutableMatrix:

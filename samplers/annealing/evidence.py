@@ -18,7 +18,7 @@ from recipe.errors import RecipeError, warn
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
 from ..target.data import Data
-from ..target.foreign import check_value, with_gradient
+from ..target.foreign import check_has_value, with_gradient
 from ..target.layout import by_block
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
@@ -249,7 +249,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
     target = _target(recipe, energy, law, rows, position, where)
-    check_value(target.whole, where, "annealing compares values of U")
+    check_has_value(target.whole, where, "annealing compares values of U")
     _check_tails(target, position, law, where)
     if law.is_gaussian:
         return Energies(law, target)

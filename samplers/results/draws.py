@@ -76,8 +76,9 @@ class Draws(Mapping):
             what = f"info is not plain JSON data ({error})"
             raise RecipeError("draws", what, do="Use text, numbers, lists and dicts.") from error
         self._step_sizes = None if step_sizes is None else checked_step_sizes(step_sizes, self.draws)
-        own = (self.chains, self.draws, self._sound)
-        self._log_weights = None if log_weights is None else checked_log_weights(log_weights, *own)
+        self._log_weights = None
+        if log_weights is not None:
+            self._log_weights = checked_log_weights(log_weights, self.chains, self.draws, self._sound)
         self._again = again
         self._accuracy: Accuracy | None = None
         self._report: Report | None = None
@@ -315,7 +316,8 @@ class Draws(Mapping):
         sound = self._chains_with_draws("accuracy")
         shown = self._again.shown if progress is None else progress
         accuracy = accuracy_of(self, sound, self._again, of=of, chains=chains, steps=steps, progress=shown)
-        self._accuracy = accuracy if of is None else self._accuracy  # the summary is of coordinates
+        if of is None:  # the summary is of coordinates
+            self._accuracy = accuracy
         return accuracy
 
     def report(
@@ -362,12 +364,21 @@ class Draws(Mapping):
         if evaluations is not None:
             integer("draws, report", "evaluations", evaluations, least=0)
         sound = self._sound
-        own = {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()}
-        lost = self.chains - len(sound)
-        function = None if of is None else Functional(of, "draws, report")
-        asked = alpha, tolerance, evaluations, function
-        report = report_of(Subject(own, self.info, lost, self._again, *asked, sound, self.weights_of(sound)))
-        self._report = report if of is None else self._report
+        questioned = Subject(
+            {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()},
+            self.info,
+            lost=self.chains - len(sound),
+            again=self._again,
+            alpha=alpha,
+            tolerance=tolerance,
+            evaluations=evaluations,
+            of=None if of is None else Functional(of, "draws, report"),
+            numbers=sound,
+            weights=self.weights_of(sound),
+        )
+        report = report_of(questioned)
+        if of is None:
+            self._report = report
         return report
 
     def plot(self, var_names: str | Iterable[str] | None = None, max_components: int = 4) -> Any:

@@ -19,7 +19,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError, warn
 
 from ..results.draws import Draws, named
-from ..target.foreign import check_value
+from ..target.foreign import check_has_value
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
 from ..target.rounding import rounding_error, rounding_of
@@ -50,7 +50,7 @@ def check_at_start(
     are compared and it matters; else 0.
     """
     if compares:
-        check_value(inputs.target.whole, where, "an exchange compares values of U")
+        check_has_value(inputs.target.whole, where, "an exchange compares values of U")
     trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
     gradient = trial.gradient(trial.start)
     for name, x in gradient.items():

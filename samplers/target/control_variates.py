@@ -12,7 +12,7 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError, warn
 
 from .data import Data
-from .foreign import Foreign, check_value, with_gradient
+from .foreign import Foreign, check_has_value, with_gradient
 from .layout import Layout
 from .means import check_mean, chunks
 from .traced import Traced, tried
@@ -116,7 +116,7 @@ def find_mode(
     steps = integer(f"{where}, steps", "steps", steps, least=1)
     chunk = integer(f"{where}, chunk", "chunk", chunk, least=1)
     energy, rows = _tried(where, with_gradient(energy, gradient, where), start, data, chunk, of_many=False)
-    check_value(energy, where, "the mode is where the value of U is least")
+    check_has_value(energy, where, "the mode is where the value of U is least")
     if rows is not None and rows.rows > chunk:
         _check_scale(where, energy, start, rows, chunk)
     descent = Descent(energy, rows, chunk)

@@ -226,7 +226,7 @@ class Foreign:
         return of_chains, min(map(_bytes, parts))
 
 
-def check_value(potential: Any, where: str, what: str) -> None:
+def check_has_value(potential: Any, where: str, what: str) -> None:
     """Refuse a potential without a value; `what` begins the message: the reason why U is needed."""
     if isinstance(potential, Foreign) and not potential.has_value:
         advice = "Pass the energy too, sample(recipe, U, gradient=g), or return (value, gradient)."

@@ -18,7 +18,7 @@ from recipe.errors import RecipeError, in_short
 
 from .coordinates import Coordinates, moved_by
 from .data import Data, has_minibatches
-from .foreign import Foreign, check_value, with_gradient
+from .foreign import Foreign, check_has_value, with_gradient
 from .layout import Layout
 from .potential import SLOPE, Jet, Orders, Position, Potential
 from .several import Energies, of_potentials
@@ -164,7 +164,7 @@ def target_of(
         return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
     own = energy if position is None else tried(energy, of_chain(position, 0), layout, data)
     if needs_value:
-        check_value(own, where, "a step reads values of U")
+        check_has_value(own, where, "a step reads values of U")
     if needs_curvature and isinstance(own, Foreign):
         what = "a step asks for second derivatives of U, and gradient= brings the first ones"
         raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")

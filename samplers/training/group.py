@@ -307,21 +307,20 @@ class Group:
     def _check_sharding(self) -> None:
         """Refuses steps and settings that sharded parameters do not support."""
         step = self.sampler.step
-        fault = ""
-        if step.program.needs_value:
-            fault = "its formulas read U itself, and each rank has the loss of its own data"
-        if self.sampler.capturable:
-            fault = "capturable = True: a graph would have to hold messages between ranks"
-        if step.program.has_operators:
-            fault = "an operator reads all sites of a chain"
-        for name in step.parameters:
-            if torch.is_tensor(self.group[name]) and self.group[name].numel() > 1 and not fault:
-                fault = f"{name} has a value per site"
-        for name, kind in step.draws.items():
-            if kind in noise.STATE_DEPENDENT:
-                fault = f"the law of the {kind} number {name} depends on the state, and it is no function of the site"
-        if fault:
-            where = f"{self.sampler.where}, sharded parameters"
+        where = f"{self.sampler.where}, sharded parameters"
+        values = {name: self.group[name] for name in step.parameters}
+        faults = {
+            f"the law of the {kind} number {name} depends on the state, and it is no function of the site": True
+            for name, kind in step.draws.items()
+            if kind in noise.STATE_DEPENDENT
+        }
+        faults |= {
+            "an operator reads all sites of a chain": step.program.has_operators,
+            "capturable = True: a graph would have to hold messages between ranks": self.sampler.capturable,
+            "its formulas read U itself, and each rank has the loss of its own data": step.program.needs_value,
+        }
+        faults |= {f"{name} has a value per site": torch.is_tensor(x) and x.numel() > 1 for name, x in values.items()}
+        for fault in (fault for fault, holds in faults.items() if holds):
             raise RecipeError(where, fault, do="Leave the parameters of this group whole.")
 
     def kinetic_temperatures(self) -> dict[str, Temperature]:

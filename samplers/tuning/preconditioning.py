@@ -64,11 +64,11 @@ def preconditioned(
     best = dense if is_better else plain
     worth = f"{dense.best.efficiency:.2g} effective draws a gradient, beside {plain.best.efficiency:.2g} without"
     number = len(draws.flatten(0, 1))
-    of_which = {
-        True: f"dense, by the shrunk covariance of {number} pilot draws, of condition {seen:.2g} before: {worth}",
-        False: f"those of the energy: a dense map is worth {worth}",
-    }
-    best.reasons["coordinates"] = of_which[best is dense]
+    reason = f"those of the energy: a dense map is worth {worth}"
+    if best is dense:
+        covariance = f"the shrunk covariance of {number} pilot draws, of condition {seen:.2g} before"
+        reason = f"dense, by {covariance}: {worth}"
+    best.reasons["coordinates"] = reason
     return best
 
 

@@ -21,7 +21,7 @@ from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
 from ..running.watching import Bar
 from ..stock import recipe_of
-from ..target.foreign import check_value
+from ..target.foreign import check_has_value
 from ..target.model import Model
 from ..target.potential import differentiated
 from ..target.target import check_energy_is_asked_for, check_unweighted, data_of, energy_of
@@ -182,7 +182,7 @@ def tune(
     rows = data_of(energy, data, None, z, where)
     if not isinstance(energy, Energy):
         energy = tried(energy, z[0], layout, rows)
-        check_value(energy, where, "the mode of U, and steps that are accepted, are found by its value")
+        check_has_value(energy, where, "the mode of U, and steps that are accepted, are found by its value")
     of_target = replace(recipe, maps={})  # which the layout has
     problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme)
     fixed = dict(data=data, temperature=temperature, scheme=scheme)
