@@ -164,7 +164,7 @@ def _adaptations(recipe: Dynamics) -> Refusals:
 def _periods(recipe: Dynamics) -> Refusals:
     for b in recipe.state:
         if b.domain.wraps:
-            for where, e in (("H", recipe.H), *((where, e) for where, _, _, e in named_entries(recipe))):
+            for where, e in (("H", recipe.H), *((f"{entry}", entry.formula) for entry in named_entries(recipe))):
                 yield from ((where, what, do) for what, do in _other_period(e, b, b.domain))
 
 
@@ -206,12 +206,13 @@ def _places(recipe: Dynamics) -> Refusals:
     if is_site(recipe.H):
         loose = next(t for t in recipe.H.as_ordered_terms() if is_site(t))
         yield "H", f"{loose} has one value per site, but H is one number per chain", f"Wrap it: total({loose})."
-    for where, a, b, entry in named_entries(recipe):
-        if not a.is_vector and not b.is_vector and is_site(entry):
-            yield where, f"{entry} has one value per site, but both blocks are scalars", "Wrap it in total()."
-        if where[0] == "D" and a.is_vector != b.is_vector:
+    for entry in named_entries(recipe):
+        matrix, a, b, formula = entry
+        if not a.is_vector and not b.is_vector and is_site(formula):
+            yield f"{entry}", f"{formula} has one value per site, but both blocks are scalars", "Wrap it in total()."
+        if matrix == "D" and a.is_vector != b.is_vector:
             what = "noise shared by a vector and a scalar block is not supported"
-            yield where, what, "Couple them by Q instead."
+            yield f"{entry}", what, "Couple them by Q instead."
 
 
 # ---- derivatives
@@ -241,9 +242,9 @@ def _vanishes_there(slope: Expr, f: Expr) -> bool:
 def _discontinuities(recipe: Dynamics) -> Refusals:
     """Refuse discontinuous formulas, except discontinuities in categories."""
     smooth = tuple(b for b in recipe.state if not b.domain.is_discrete)
-    own = ((where, e, (a, b)) for where, a, b, e in named_entries(recipe))
+    in_matrices = ((f"{entry}", entry.formula, (entry.row, entry.column)) for entry in named_entries(recipe))
     along = ((f"transport[{b}]", e, (b,)) for b, e in zip(recipe.state, recipe.transport, strict=True))
-    for where, e, blocks in (("H", recipe.H, smooth), *own, *along):
+    for where, e, blocks in (("H", recipe.H, smooth), *in_matrices, *along):
         for choice in e.atoms(Piecewise):
             if not is_continuous(choice, blocks):
                 what = f"{choice} is not seen to be continuous, and a jump has no derivative"

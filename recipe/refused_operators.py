@@ -1,6 +1,7 @@
 """Refusals of operators: taken for numbers, of several in one entry, of unknown divergence or root; outer products."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from sympy import Add, Expr, S, diff, expand
 
@@ -14,12 +15,23 @@ from .spheres import is_multiple, projections_of
 from .symbols import Crossing, is_site
 
 
-def named_entries(recipe: Dynamics) -> Iterator[tuple[str, Block, Block, Expr]]:
-    """The nonzero entries of D and Q: place, row, column, entry."""
-    for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for (i, j), entry in entries(matrix).items():
-            a, b = recipe.state[i], recipe.state[j]
-            yield f"{label}[{a}, {b}]", a, b, entry
+class Entry(NamedTuple):
+    """A nonzero entry of D or Q."""
+
+    matrix: str
+    row: Block
+    column: Block
+    formula: Expr
+
+    def __str__(self):
+        return f"{self.matrix}[{self.row}, {self.column}]"
+
+
+def named_entries(recipe: Dynamics) -> Iterator[Entry]:
+    """The nonzero entries of D and of Q."""
+    for name, matrix in (("D", recipe.D), ("Q", recipe.Q)):
+        for (i, j), formula in entries(matrix).items():
+            yield Entry(name, recipe.state[i], recipe.state[j], formula)
 
 
 def operators(recipe: Dynamics) -> Refusals:
@@ -33,14 +45,15 @@ def operators(recipe: Dynamics) -> Refusals:
             yield f"operator {M}", f"it stands in {what} as if it were a number", do
         for x in e.atoms(Applied):
             yield from _operator_formula(f"{x}", x.formula, [b for b in recipe.state if x.argument.has(b)])
-    for where, a, b, entry in named_entries(recipe):
-        if where[0] == "D":
-            entry += recipe.supplied[recipe.state.index(a), recipe.state.index(b)]
-        if entry.has(Crossing):
+    for entry in named_entries(recipe):
+        matrix, a, b, formula = entry
+        if matrix == "D":
+            formula += recipe.supplied[recipe.state.index(a), recipe.state.index(b)]
+        if formula.has(Crossing):
             do = "Write the operator alone, {theta: M}."
-            yield where, f"{entry} is no matrix: an operator is applied in it", do
-        if operators_of(entry) and not outer_products(entry):
-            yield from _matrix_over_sites(where, a, b, entry)
+            yield f"{entry}", f"{formula} is no matrix: an operator is applied in it", do
+        if operators_of(formula) and not outer_products(formula):
+            yield from _matrix_over_sites(Entry(matrix, a, b, formula))
 
 
 def products(recipe: Dynamics) -> Refusals:
@@ -48,21 +61,22 @@ def products(recipe: Dynamics) -> Refusals:
     others = (recipe.H, *recipe.supplied, *recipe.transport, *recipe.adapt.values(), *recipe.formulas_of_jumps)
     for e in (e for e in others if outer_products(e)):
         yield "", f"an outer product stands in {e}", "It is an entry of D: D={theta: outer(v)}."
-    for where, a, b, entry in named_entries(recipe):
-        own = dict.fromkeys(outer_products(entry), S.Zero)
-        if not own:
+    for entry in named_entries(recipe):
+        matrix, a, b, formula = entry
+        absent = dict.fromkeys(outer_products(formula), S.Zero)
+        if not absent:
             continue
-        i = recipe.state.index(a)
-        if where[0] == "Q" or a != b or not a.is_vector or len(entries(recipe.D[i, :])) > 1:
-            yield where, f"{entry} is the noise of one vector alone", "Put it on the diagonal of D, alone in its row."
-        rest = entry.xreplace(own)
+        i, where = recipe.state.index(a), f"{entry}"
+        if matrix == "Q" or a != b or not a.is_vector or len(entries(recipe.D[i, :])) > 1:
+            yield where, f"{formula} is the noise of one vector alone", "Put it on the diagonal of D, alone in its row."
+        rest = formula.xreplace(absent)
         if operators_of(rest) or recipe.supplied[i, i] != 0:
-            what = f"the square root of {entry} is not known beside an operator, or less supplied noise"
+            what = f"the square root of {formula} is not known beside an operator, or less supplied noise"
             yield where, what, "Leave the other out."
-        terms = expand(entry)
-        numbers = {x: terms.coeff(x) for x in own}
-        if expand(entry - rest - Add(*(c * x for x, c in numbers.items()))) != 0:
-            yield where, f"{entry} is no sum of numbers times outer products", "Let each stand alone in a term."
+        terms = expand(formula)
+        numbers = {x: terms.coeff(x) for x in absent}
+        if expand(formula - rest - Add(*(c * x for x, c in numbers.items()))) != 0:
+            yield where, f"{formula} is no sum of numbers times outer products", "Let each stand alone in a term."
         for x, c in numbers.items():
             if not c.is_nonnegative or is_site(c) or c.free_symbols & {*recipe.state} or c.has(Outer):
                 what = f"it has {c} times {x}, and not a number from 0 on"
@@ -84,29 +98,32 @@ def fields(recipe: Dynamics) -> Refusals:
         if forms:
             what = f"H has {min(map(str, forms))}, whose slope by {M.at} is not known"
             yield where, what, f"Apply {M} or its inverse, of a momentum."
-    for where, a, b, entry in named_entries(recipe):
-        for M in sorted(fields_of(entry), key=str):
+    for entry in named_entries(recipe):
+        _, a, b, formula = entry
+        for M in sorted(fields_of(formula), key=str):
             if M.at not in (a, b):
                 continue
             if a != b:
                 what = f"{M} is a function of {M.at}, and stands in the row of {a} and the column of {b}"
-                yield where, what, f"Let it stand in the row and the column of {M.at}, or in neither."
-            if diff(entry, M).free_symbols & {M, *recipe.state}:
+                yield f"{entry}", what, f"Let it stand in the row and the column of {M.at}, or in neither."
+            if diff(formula, M).free_symbols & {M, *recipe.state}:
                 do = "Give all that moves as one operator, with its divergence."
-                yield where, f"the divergence of {entry} does not follow from that of {M}", do
+                yield f"{entry}", f"the divergence of {formula} does not follow from that of {M}", do
 
 
-def _matrix_over_sites(where: str, a: Block, b: Block, entry: Expr) -> Refusals:
+def _matrix_over_sites(entry: Entry) -> Refusals:
     """Refuse an entry with operators that is not a matrix over sites, or that lacks a known root in D."""
+    matrix, a, b, formula = entry
+    where = f"{entry}"
     if not (a.is_vector and b.is_vector):
-        yield where, f"{entry} is a matrix over sites, of which a scalar has none", "Use a vector."
-    for F, factor in parts(entry):
+        yield where, f"{formula} is a matrix over sites, of which a scalar has none", "Use a vector."
+    for F, factor in parts(formula):
         if is_site(factor):
             what = f"{factor} varies by site, and does not commute with {F}"
             yield where, what, "Give their product as one operator."
         yield from _operator_formula(where, F, (a, b))
-    if where[0] == "D" and (a != b or len(operators_of(entry)) > 1):
-        what = f"the square root of {entry} is not known" if a == b else "two vectors share the noise of an operator"
+    if matrix == "D" and (a != b or len(operators_of(formula)) > 1):
+        what = f"the square root of {formula} is not known" if a == b else "two vectors share the noise of an operator"
         yield where, what, "Give what stands there as one operator, of one vector."
 
 
@@ -128,14 +145,16 @@ def spheres(recipe: Dynamics) -> Refusals:
     others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
     for P in sorted(set().union(*map(projections_of, others)), key=str):
         yield f"{P}", "it stands outside of D and Q as if it were a number", f"Apply it to a vector: {P}(p)."
-    for where, a, b, entry in named_entries(recipe):
-        own = {x for x in (a, b) if x.domain.is_sphere}
-        projections = projections_of(entry)
-        if not (own or projections):
+    for entry in named_entries(recipe):
+        matrix, a, b, formula = entry
+        on_spheres = {x for x in (a, b) if x.domain.is_sphere}
+        projected = {P.on for P in projections_of(formula)}
+        if not (on_spheres or projected):
             continue
-        u = min(own or {P.on for P in projections}, key=str)
-        if own != {P.on for P in projections} or not is_multiple(entry):
-            what = f"{entry} is no number times project({u}), with which alone {u} stays on the sphere"
+        u = min(on_spheres or projected, key=str)
+        where = f"{entry}"
+        if on_spheres != projected or not is_multiple(formula):
+            what = f"{formula} is no number times project({u}), with which alone {u} stays on the sphere"
             yield where, what, f"Write {{({u}, theta): project({u})/(n - 1)}} or {{{u}: eta*project({u})}}."
-        if not (a.is_vector and b.is_vector) or where[0] == "D" and a != b:
+        if not (a.is_vector and b.is_vector) or matrix == "D" and a != b:
             yield where, f"{u} shares its noise, or moves with a scalar", f"Couple {u} to a vector by Q."
