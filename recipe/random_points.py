@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import mpmath
-from sympy import Abs, Expr, Float, Function, Heaviside, Max, Min, Piecewise, sign
+from sympy import Expr, Float, Function, Piecewise
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
@@ -13,26 +13,27 @@ from .formulas import ELEMENTARY
 from .symbols import OPAQUE, Total, is_site
 
 SITES = (2, 3, 5)  # numbers of sites of the chains, in turn
-POINTS = 12  # number of points for formulas with kinks, which may vanish in a region; others have one for each of SITES
-KINKS = (Abs, Max, Min, Piecewise, sign, Heaviside)
+SCALES = (1.0, 0.1, 3.0, 0.01)  # of values without ends, in turn: a formula may be 0 but for rounding far from 0
+POINTS = 12  # number of points for formulas with functions; rational ones have one for each of SITES
 DIGITS = 50
-ROUNDED = 1e-12  # largest value, relative to what cancels in it, that counts as 0
+ROUNDED = 1e-30  # largest value, relative to what cancels in it, that counts as 0
+ROUNDED_OF_FLOATS = 1e-12  # the same for formulas with floats
 FUNCTIONS = {name: getattr(mpmath, name) for name in (*ELEMENTARY, "sign")}
 FUNCTIONS |= {"Abs": abs, "Max": max, "Min": min, "Heaviside": lambda x, *_: (1 + mpmath.sign(x)) / 2, "Pow": pow}
 Value = tuple[Any, Any]  # a number, and the size of what cancels in it
 
 
-def random_value(symbol: Expr, draw: random.Random) -> float:
-    """A random value within the declared sign or domain of a symbol."""
+def random_value(symbol: Expr, draw: random.Random, scale: float = 1.0) -> float:
+    """A random value within the declared sign or domain of a symbol; `scale`: of values without ends."""
     if is_fraction(symbol):
         return draw.random()
     if isinstance(symbol, Block) and symbol.domain.is_compact:
         return symbol.domain.inside(draw.random())
     if isinstance(symbol, Block) and symbol.domain.is_discrete:
         return float(draw.randrange(symbol.domain.categories))
-    value = draw.gauss(0, 1.5)
+    value = scale * draw.gauss(0, 1.5)
     if symbol.is_positive:
-        return 0.1 + abs(value)
+        return 0.1 * scale + abs(value)
     return abs(value) if symbol.is_nonnegative else value
 
 
@@ -45,13 +46,15 @@ def is_zero_at_random_points(expression: Expr) -> bool:
     >>> [is_zero_at_random_points(e) for e in (log(a**2) - 2*log(a), total(a*p) - a*p, (p + 1)**900 - p**900)]
     [True, False, False]
     """
+    points = POINTS if expression.has(Function, Piecewise) else len(SITES)
+    rounded = ROUNDED_OF_FLOATS if expression.has(Float) else ROUNDED
     with mpmath.workdps(DIGITS):
-        for k in range(POINTS if expression.has(*KINKS) else len(SITES)):
+        for k in range(points):
             try:
                 value, size = _Chain(k).value(expression, 0)
             except (ZeroDivisionError, ValueError):
                 return False
-            if not abs(value) <= ROUNDED * size:
+            if not abs(value) <= rounded * size:
                 return False
     return True
 
@@ -62,6 +65,7 @@ class _Chain:
     def __init__(self, number: int):
         self.number = number
         self.sites = SITES[number % len(SITES)]
+        self.scale = SCALES[number % len(SCALES)]
         self.known: dict[tuple[Any, int | None], Value] = {}
         self.names: dict[str, int] = {}  # symbols of one name, such as dummies, are drawn apart
 
@@ -89,7 +93,7 @@ class _Chain:
         if key not in self.known:
             name = f"{e} {key[1]}"
             self.names[name] = self.names.get(name, 0) + 1
-            value = random_value(e, random.Random(f"{name} {self.names[name]} {self.number}"))
+            value = random_value(e, random.Random(f"{name} {self.names[name]} {self.number}"), self.scale)
             self.known[key] = mpmath.mpf(value), abs(mpmath.mpf(value))
         return self.known[key]
 

@@ -55,6 +55,11 @@ class Case:
         return self.over(2 if self.recipe.spheres else 1)
 
     @cached_property
+    def of_run(self) -> Explicit:
+        """The recipe over the sites of a run where H or D couples them, else over one site."""
+        return self.over(self.sites) if couples_sites(self.recipe) and not self.recipe.spheres else self.one_site
+
+    @cached_property
     def explicit(self) -> Explicit:
         """The recipe over SITES sites."""
         return self.over(SITES)

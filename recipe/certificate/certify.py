@@ -25,7 +25,7 @@ from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces
 from .case import SITES, STATES, Answer, Case, couples_sites
-from .definite import least_eigenvalue, least_in_bulk
+from .definite import NUMBERS, least_eigenvalue, least_in_bulk, reads_other_sites
 from .integrals import is_of_one_temperature, marginal, normalisable
 
 GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}
@@ -140,7 +140,8 @@ def of_jumps(case: Case) -> Iterator[Finding]:
 def definite(case: Case) -> Answer:
     """Whether D is positive semidefinite, for every number of sites."""
     question = "D is positive semidefinite"
-    value, where = least_eigenvalue(case.recipe, points=STATES)
+    numbers = sorted({*NUMBERS, case.sites_of_run})
+    value, where = least_eigenvalue(case.recipe, points=STATES, numbers=numbers)
     if where == "":
         return question, "by the signs of its entries", "proved"
     if value >= -1e-12:
@@ -149,7 +150,8 @@ def definite(case: Case) -> Answer:
         )
     if value < -1e-12:
         return question, f"eigenvalue {value:.3g} at {where}", "failed"
-    return question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states", "checked"
+    of = f" of {', '.join(map(str, numbers))} sites" if reads_other_sites(case.recipe.D) else ""
+    return question, f"least eigenvalue {max(value, 0):.3g} in {STATES} states{of}", "checked"
 
 
 def stationary(case: Case) -> Answer:
@@ -190,7 +192,7 @@ def boundary(case: Case) -> Answer:
     if not any(b.domain.ends for b in recipe.state):
         return question, "there is no boundary", "proved"
     touched = []
-    for end in ends.reached_ends(case.one_site):
+    for end in ends.reached_ends(case.of_run):
         if end.block in recipe.reflected:
             leak = reflection.leak(case.explicit, end.block)
             if leak:
@@ -202,7 +204,7 @@ def boundary(case: Case) -> Answer:
         else:
             answer = f"{end.coordinate} reaches {end.at:g}, and leaves: Feller's integral of exp(H)/D converges there"
             return question, answer, "failed"
-    for end in ends.ends_passed(case.one_site):
+    for end in ends.ends_passed(case.of_run):
         if end.block not in recipe.reflected:
             return question, f"Q carries {end.coordinate} through {end.at:g}, where exp(-H) does not vanish", "failed"
     return question, "; ".join(dict.fromkeys(touched)) or "no boundary is reached, by Feller's test", "checked"
@@ -215,7 +217,7 @@ def explosion(case: Case) -> Answer:
     if ends.carries_to_infinity(recipe):
         return question, "not decided: the transport is not linear, or jumps leave no norm", "open"
     if ends.is_integrable(recipe):
-        return question, "D and Q have finite means under exp(-H)", "proved"
+        return question, "D, Q and speeds without noise have finite means under exp(-H)", "proved"
     for end in ends.explosions(case.one_site):
         answer = f"{end.coordinate} reaches {end.at} in a finite time: D grows faster there than exp(H)"
         return question, f"{answer}, by Feller's test", "failed"
@@ -227,12 +229,15 @@ def explosion(case: Case) -> Answer:
         of = f"{sites.size} coordinates" if runs_off == "failed" else f"{sites.size} coordinates, on the mean over rays"
         return question, f"D grows too fast along rays of {of}: exp(H)/D has a finite integral there", runs_off
     entry = next(filter(None, map(ends.entry_without_mean, case.one_site.by_category())), "")
+    entry = entry or ends.speed_without_mean(case)
     if entry:
         answer = f"{entry} has no finite mean under exp(-H): whether it carries chains there is not decided"
         return question, answer, "open"
     answer = "by Feller's test along every coordinate"
     if recipe.potential is not None and any(e.has(*recipe.targets) for e in (*recipe.D, *recipe.Q)):
         answer += ", for a U that grows as a square"
+    if recipe.metrics:
+        answer += f", for {' and '.join(map(str, recipe.metrics))} bounded from above and from below"
     return question, answer, "checked"
 
 
@@ -269,10 +274,8 @@ def _unmoved(case: Case) -> tuple[str, str] | None:
 def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     recipe, D = case.recipe, case.recipe.D
-    for end in ends.walls(case.one_site, case.redrawn):
+    for end in ends.walls(case.of_run, case.redrawn):
         wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.REASONS['D' if end.is_still else 'H']}"
-        if D.has(Total) and not ends.walls(case.explicit, case.redrawn):
-            return f"of one site {wall}; of more it may", "open"
         return _of_wall(case, wall)
     if case.sites_of_run == 1 and (pair := surfaces.meeting(case.one_site, case.redrawn)):
         return _of_wall(case, f"no chain passes {pair}")
@@ -330,8 +333,8 @@ def _reached(case: Case) -> tuple[str, str]:
     if along:
         return f"not decided: {along}", "open"
     silent = reach.silent(explicit, refreshed)
-    if silent is not None:
-        return f"the noise of {silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
+    if silent:
+        return f"{silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
     sites = max(map(explicit.blocks.count, explicit.blocks))
     of = f" of {sites} site{'s' * (sites > 1)}" if case.recipe.D.has(Outer, Total) else ""
     return f"all {number} directions{of}, at random states and at these parameters", "checked"
@@ -373,6 +376,8 @@ def _claim(case: Case, findings: list[Finding]) -> Finding:
     if claim == "exact" and case.declared.conditions:
         claim = f"given frozen {', '.join(sorted(map(str, case.declared.conditions)))}"
     is_settled = _is_settled(case.recipe, claim)
+    if forgotten := [str(a) for a in case.declared.conditions if str(a) not in re.split(r"[ ,]+", claim)]:
+        claim += f", and given frozen {', '.join(forgotten)}"
     claim += "" if case.declared.weights is None else ", by weights"
     claim += "".join(f" on the range of the map {own}" for own in case.declared.maps.values() if not own.covers)
     if is_of_one_temperature(by_topic["marginal"].answer):

@@ -19,6 +19,7 @@ from .explicit import Explicit
 from .writing import written_out
 
 OTHERS = Dummy("n - 1", positive=True)
+NUMBERS = (2, 3)  # of sites at which a D that couples them is looked at
 ROUNDED = 1e-12  # least eigenvalue, relative to the largest entry, that counts as 0
 
 
@@ -29,11 +30,13 @@ def reads_other_sites(A: ImmutableMatrix) -> bool:
     )
 
 
-def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = None) -> tuple[float, str]:
+def least_eigenvalue(
+    recipe: Dynamics, *, points: int, fixed: Mapping | None = None, numbers: Collection[int] = NUMBERS
+) -> tuple[float, str]:
     """The least eigenvalue of D at T = 1, and where, as in `minimum_eigenvalue`.
 
-    Unless signs show it to be >= 0, a D with totals or outer products is written out over 2 and 3 sites: they are not
-    independent of the coordinates. A sphere has more than one site.
+    Unless signs show it to be >= 0, a D with totals or outer products is written out over `numbers` of sites: they are
+    not independent of the coordinates. A sphere has more than one site.
     """
     D = recipe.D.xreplace({temperature: S.One})
     if recipe.spheres:
@@ -41,7 +44,7 @@ def least_eigenvalue(recipe: Dynamics, *, points: int, fixed: Mapping | None = N
     if not reads_other_sites(D) or _is_nonnegative(D):
         return minimum_eigenvalue(D, points=points, fixed=fixed, requires=recipe.requires)
     values = {s.name: x for s, x in (fixed or {}).items() if isinstance(x, (int, float))}
-    return min(minimum_eigenvalue(written_out(recipe, sites, values=values).D, points=points) for sites in (2, 3))
+    return min(minimum_eigenvalue(written_out(recipe, sites, values=values).D, points=points) for sites in numbers)
 
 
 def least_in_bulk(explicit: Explicit, open_blocks: Collection[Block]) -> tuple[float, str]:

@@ -31,20 +31,23 @@ from sympy import (
     log,
     sin,
     sinh,
+    sqrt,
     tanh,
     together,
 )
 
 from ..algebra import at_one_site
 from ..algebra import entries as nonzero
+from ..calculus import derivative
 from ..declared import Block
 from ..declared import temperature as T
 from ..domains import Domain
 from ..dynamics import Dynamics
 from ..marginal import eliminate_gaussians
-from ..operators import fields_of
+from ..operators import fields_of, operators_of, times
 from ..symbols import OPAQUE
 from . import tails
+from .case import Case
 from .explicit import SEED, Explicit, Line, draw_inside
 
 FALLS = -1e-3  # slope of L below which L is taken to fall
@@ -52,6 +55,9 @@ STATES, MORE_STATES = 4, 24  # numbers of states of the other coordinates, to fi
 NEAR, FAR, FAR_FROM_0 = 8.0, 24.0, 14.0  # values of y between which the slope of L is taken: x is b + e^-24, say
 RAYS = 64  # number of rays on which coordinates that share their noise are followed
 ALIKE = 1.0  # largest difference of log A between rays that are alike
+APPROACH = np.array([-8.0, -16.0, -24.0])  # logarithms of distances from an end, towards it
+ARRIVES = 0.99  # power of the distance below which a speed leads to the end in finite time
+LEVEL = 1e-9  # rise of H between two distances below which it has a limit
 LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
 NOTHING = 600.0  # rise of H/T above its least value at which exp(-H/T) is numerically 0
@@ -172,11 +178,14 @@ def walls(explicit: Explicit, jumping: Collection[Block] = ()) -> list[End]:
 
 
 def is_integrable(recipe: Dynamics) -> bool:
-    """Whether D and Q have finite means under exp(-H) by their form: then chains do not explode.
+    """Whether D, Q and the speeds of positions without noise have finite means under exp(-H) by their form.
 
-    Such entries are constants, or polynomials of blocks that are Gaussian whatever the other blocks are. Source:
-    Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
+    Then chains do not explode: D and Q bound what noise moves, and a speed of finite mean leads nowhere in finite time.
+    Such entries are constants, or polynomials of blocks that are Gaussian whatever the other blocks are; such speeds
+    read no positions. Source: Stannat 1999, (Nonsymmetric) Dirichlet operators on L1, Proposition 1.10.
     """
+    if any(fields_of(e) or e.has(*positions(recipe)) for e in _speeds(recipe)):
+        return False
     free = _free_gaussians(recipe)
     for e in map(at_one_site, {*nonzero(recipe.D).values(), *nonzero(recipe.Q).values()}):
         moving = [b for b in recipe.state if e.has(b)]
@@ -188,6 +197,17 @@ def is_integrable(recipe: Dynamics) -> bool:
         ):
             return False
     return True
+
+
+def positions(recipe: Dynamics) -> list[Block]:
+    """The blocks that are neither momenta nor thermostats."""
+    return [b for b in recipe.state if b not in recipe.momenta + recipe.thermostats]
+
+
+def _speeds(recipe: Dynamics) -> list[Expr]:
+    """The terms Q_ij dH/dz_j of positions without noise of their own."""
+    still = [i for i, b in enumerate(recipe.state) if b in positions(recipe) and not recipe.D[i, i].is_positive]
+    return [times(q, derivative(recipe.H, recipe.state[j])) for (i, j), q in nonzero(recipe.Q).items() if i in still]
 
 
 def _free_gaussians(recipe: Dynamics) -> list[Block]:
@@ -208,6 +228,27 @@ def carries_to_infinity(recipe: Dynamics) -> bool:
     rows = [at_one_site(e) for e in recipe.transport if e != 0]
     linear = all(e.is_polynomial(*recipe.state) and not e.has(*OPAQUE[1:]) for e in rows)
     return not (moved <= bounded and linear and all(Poly(e, *recipe.state).total_degree() <= 1 for e in rows))
+
+
+def speed_without_mean(case: Case) -> str:
+    """A position without noise of its own whose speed has no finite mean under exp(-H/T), by its tails; or "".
+
+    Of momenta ~ N(mean, T/a) the speed Q a p has the scale Q a^(1/2), and a mean with it.
+    """
+    gaussians, _, rest = case.auxiliary
+    precisions = {g.block: g.precision for g in gaussians if not operators_of(g.precision)}
+    recipe = case.recipe
+    moving = positions(recipe)
+    for (i, j), q in nonzero(recipe.Q).items():
+        a, b = recipe.state[i], recipe.state[j]
+        if a in moving and not recipe.D[i, i].is_positive and b in precisions and not operators_of(q):
+            scale = Abs(at_one_site(q)) * sqrt(at_one_site(precisions[b]))
+            of_law = case.over(1, H=at_one_site(rest) - T * log(1 + scale))
+            domains = {z: c.domain for z, c in zip(of_law.coordinates, of_law.blocks, strict=True) if c in moving}
+            tail = tails.growth(of_law.H, domains, case.temperature)
+            if not (tail.is_integrable or tail.is_undecided):
+                return f"the speed of {a}"
+    return ""
 
 
 def entry_without_mean(explicit: Explicit) -> str:
@@ -242,7 +283,8 @@ def may_make_infinite(H: Expr) -> set[Symbol]:
 
 def has_noise(line: Line) -> bool:
     """Whether the coordinate has noise of its own."""
-    values = line.D(line.state[line.i] + np.linspace(0.0, 0.2, 7))
+    near = line.state[line.i] + np.linspace(0.0, 0.2, 7)
+    values = line.D(np.concatenate([near, line.explicit.bulk[line.i]]))
     return bool((np.nan_to_num(values) > 0).any())
 
 
@@ -256,9 +298,12 @@ def is_reached(line: Line, at: float, inside: float) -> bool:
     """Whether a chain reaches a point from one side."""
     if has_noise(line):
         return slope(line, at, inside) < FALLS
-    moved = line.drift(at + inside * np.exp([-10.0]))[0]
-    H = line.H(at + inside * np.exp([-10.0, -20.0]))
-    return bool(moved != 0 and np.isfinite(H).all() and H[1] - H[0] < 0.1)
+    x = at + inside * np.exp(APPROACH)
+    speed = abs(line.drift(x))
+    if not speed.all() or np.log(speed[0] / speed[2]) > ARRIVES * (APPROACH[0] - APPROACH[2]):
+        return False
+    first, second = np.diff(line.H(x))
+    return bool(second < max(first / 2, LEVEL))
 
 
 def slope(line: Line, at: float, inside: float) -> float:

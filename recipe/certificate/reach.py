@@ -153,36 +153,38 @@ def rank_of(
     return best
 
 
-def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> Symbol | None:
-    """A coordinate with zero noise in a region that the drift need not leave; None if there is none.
+def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> str:
+    """What moves a coordinate and is 0 in a region that the drift need not leave; "" if there is nothing such.
 
-    Motion without noise may go in circles there, which a rank at a random state misses. Noise that depends on a binary
-    block counts if it is nonzero at either value.
+    Motion without noise may go in circles there, which a rank at a random state misses; a coordinate without noise of
+    its own may stand still there. What depends on a binary block counts if it is nonzero at either value.
     """
     states = explicit.bulk[:, :REGIONS]
     binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
-        if z in refreshed or not explicit.D[i, i].free_symbols:
+        what, motion = ("the noise", explicit.D[i, i]) if explicit.D[i, i] != 0 else ("the motion", explicit.curl[i])
+        varies = motion.free_symbols if what == "the noise" else explicit.Q[i, :].free_symbols
+        if z in refreshed or not varies:
             continue
-        noise = explicit.function([explicit.D[i, i]])
+        values = explicit.function([motion])
 
-        def is_noisy(x: np.ndarray, noise: Callable = noise) -> np.ndarray:
-            return np.any([noise(np.where(binary, bit, x))[0] != 0 for bit in (0.0, 1.0)], axis=0)
+        def is_moved(x: np.ndarray, values: Callable = values) -> np.ndarray:
+            return np.any([values(np.where(binary, bit, x))[0] != 0 for bit in (0.0, 1.0)], axis=0)
 
-        dead = ~is_noisy(states)
-        if dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_noisy):
-            return z
-    return None
+        dead = ~is_moved(states)
+        if dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_moved):
+            return f"{what} of {z}"
+    return ""
 
 
-def _is_left(explicit: Explicit, z: np.ndarray, is_noisy: Callable) -> bool:
-    """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to a state with noise."""
+def _is_left(explicit: Explicit, z: np.ndarray, is_moved: Callable) -> bool:
+    """Whether the drift -Q grad H + T rowdiv(Q) carries all states z (size, N) to a state that noise or it moves."""
     field = explicit.function(explicit.curl)
     is_out = np.zeros(z.shape[1], dtype=bool)
     with np.errstate(all="ignore"):
         for _ in range(math.ceil(LEFT_WITHIN / PATIENT)):
             z = _runge_kutta(field, z, PATIENT)
-            is_out |= is_noisy(z) & np.isfinite(z).all(axis=0)
+            is_out |= is_moved(z) & np.isfinite(z).all(axis=0)
             if is_out.all():
                 return True
     return False

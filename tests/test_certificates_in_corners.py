@@ -1,0 +1,147 @@
+"""Certificates of laws that look right where one looks first: narrow terms, still regions, more sites, far edges."""
+
+import pytest
+from sympy import Abs, Max, exp, log, sqrt
+
+from recipe import Recipe, adapted, flip, potential, recover, refresh, scalar, total, vector
+
+theta, p, b = vector("theta"), vector("p"), vector("b", domain="binary")
+w, f = vector("w", domain="positive"), scalar("f", domain="fraction")
+x, y, v = scalar("x"), scalar("y"), scalar("v")
+NARROW = -log(exp(-(y**2) / 2) + 100 * exp(-50 * y**2))  # seen within a standard deviation of 0 alone
+U = potential(theta)
+
+
+def plane(D, curl, energy=(x**2 + y**2) / 2, **more):
+    return Recipe(name="plane", state=(x, y), target=x, H=energy, D=D, Q={(x, y): curl}, **more)
+
+
+def steep(power, **more):
+    """x of a speed p (1 + x^2)^power whose scale is (1 + x^2)^(power/2)."""
+    metric = (1 + x**2) ** power
+    H = log(1 + x**2) + y**2 * metric / 2 - log(metric) / 2
+    return Recipe(name="steep", state=(x, y), target=x, H=H, D={}, Q={(x, y): -1}, jumps={"R": refresh(y)}, **more)
+
+
+def on_sites(H, D=1, block=theta):
+    return Recipe(name="on-sites", state=block, H=H, D={block: D})
+
+
+V = adapted("V", like=theta, start=1.0, domain="positive")
+SPIKE = U - total(log(exp(-(theta**2) / 2) + 10 * exp(-50 * theta**2)))
+CORNERS = {  # recipe, number of sites, question, verdict
+    "a jump of another law near 0": (
+        lambda: Recipe(
+            name="zigzag",
+            state=(y, v),
+            target=y,
+            H=NARROW + v**2 / 2,
+            D={},
+            transport={y: v},
+            jumps={"F": flip(v, rate=Max(0, v * y)), "R": refresh(v)},
+            scheme="A F R F A",
+        ),
+        None,
+        "stationary",
+        "failed",
+    ),
+    "a marginal of another weight near 0": (
+        lambda: Recipe(
+            name="spike",
+            state=(theta, b),
+            target=theta,
+            H=U + total(b * theta**2 / 2 + (1 - b) * 50 * theta**2),
+            marginal=SPIKE,
+            D={theta: 1},
+            jumps={"B": refresh(b)},
+        ),
+        None,
+        "marginal",
+        "failed",
+    ),
+    "a speed without a mean": (lambda: steep(2), None, "explosion", "open"),
+    "a speed with a mean": (lambda: steep(0.25), None, "explosion", "checked"),
+    "a curl that is 0 in the middle": (
+        lambda: plane({y: 1}, -(Max(0, Abs(x) - 1) ** 2)),
+        None,
+        "reached",
+        "open",
+    ),
+    "noise of its own far out alone": (
+        lambda: plane({y: 1, x: Max(0, x - 3) ** 4}, -1, log(1 + x**2) + y**2 / 2),
+        None,
+        "explosion",
+        "failed",
+    ),
+    "a speed that vanishes at an end": (
+        lambda: Recipe(
+            name="logit", state=(f, y), target=f, H=potential(f) + y**2 / 2, D={y: 1}, Q={(f, y): -f * (1 - f)}
+        ),
+        None,
+        "boundary",
+        "checked",
+    ),
+    "a speed that does not vanish at an end": (
+        lambda: Recipe(
+            name="root", state=(f, y), target=f, H=potential(f) + y**2 / 2, D={y: 1}, Q={(f, y): -sqrt(f * (1 - f))}
+        ),
+        None,
+        "boundary",
+        "failed",
+    ),
+    "an end that one site does not reach and three do": (
+        lambda: on_sites(total(w) - 3 * log(total(w)), block=w),
+        3,
+        "boundary",
+        "failed",
+    ),
+    "an end that one site reaches and three do not": (
+        lambda: on_sites(total(w) - 2 * total(log(w)) + 2 * log(total(w)), block=w),
+        3,
+        "boundary",
+        "checked",
+    ),
+    "D below 0 from four sites on": (
+        lambda: on_sites(total(theta**2) / 2, 3 - total(theta / sqrt(1 + theta**2))),
+        8,
+        "definite",
+        "failed",
+    ),
+    "a pole at a point of space": (
+        lambda: on_sites(total(theta**2) / 2 - 2 * log(total(theta**2))),
+        3,
+        "reached",
+        "checked",
+    ),
+    "a pole of a line": (lambda: on_sites(total(theta**2) / 2 - 2 * log(total(theta**2))), 1, "reached", "warning"),
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_corner_has_its_verdict(name):
+    declared, sites, question, verdict = CORNERS[name]
+    finding = declared().check(sites=sites)[question]
+    assert finding.verdict == verdict, str(finding)
+
+
+def test_a_drift_of_another_law_near_0_is_not_stationary():
+    assert not recover((y,), H=NARROW, D={y: 1}, drift={y: -y}).ok
+    assert recover((y,), H=NARROW, D={y: 1}, drift={y: -NARROW.diff(y)}).ok
+
+
+def test_a_claim_that_forgets_an_adapted_quantity_is_given_it():
+    recipe = Recipe(
+        name="forgetful",
+        state=(theta, p),
+        H=U + total(p**2 / V) / 2,
+        D={p: 1},
+        Q={(theta, p): -1},
+        adapt={V: 1 + theta**2},
+        claim="given constant masses",
+    )
+    assert recipe.check()["claim"].answer == "given constant masses, and given frozen V"
+
+
+def test_an_answer_of_a_D_that_couples_sites_names_their_numbers():
+    recipe = on_sites(total(theta**2) / 2, 3 - total(theta / sqrt(1 + theta**2)) / 4)
+    assert "states of 2, 3, 5 sites" in recipe.check(sites=5)["definite"].answer
