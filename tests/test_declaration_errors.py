@@ -349,7 +349,7 @@ def test_a_precision_that_vanishes_at_a_point_is_one():
         (lambda: positive("a", per=xi), ["parameter 'a'", "per=xi is not a vector block", "per=theta"]),
         (lambda: positive("a", per="theta"), ["parameter 'a'", "per=theta is not a vector block"]),
         (lambda: vector("a", domain="complex"), ["block 'a'", "domain 'complex'", "real, positive, nonnegative"]),
-        (lambda: function("F", theta, sign="odd"), ["function 'F'", "domain 'odd'"]),
+        (lambda: function("F", theta, sign="odd"), ["function 'F'", "sign 'odd'"]),
         (lambda: function("F", "theta"), ["function 'F'", "arguments are blocks", "theta"]),
         (lambda: function("F"), ["function 'F'", "arguments are blocks"]),
         (lambda: total("p"), ["total", "got 'p'", "Text is never evaluated"]),

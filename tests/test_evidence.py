@@ -99,6 +99,13 @@ def test_every_reference_leads_to_one_evidence(name):
     assert CLAIMS["evidence"].failures({name: score(result, GAUSSIAN)}) == {}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_reference_that_is_the_law_itself_has_the_evidence_of_its_constant(size):
+    unit = Normal(torch.zeros(size, dtype=torch.float64), 1.0)
+    result = samplers.evidence("underdamped-langevin", lambda x: (x**2).sum() / 2, reference=unit, gamma=1.0)
+    assert result.log_evidence == pytest.approx(size * math.log(2 * math.pi) / 2, abs=1e-9)
+
+
 def test_energies_of_named_tensors_and_of_explicit_coordinates():
     run = dict(chains=128, moves=2)
 

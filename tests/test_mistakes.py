@@ -28,6 +28,8 @@ from samplers import (
     Optimizer,
     UnderdampedLangevin,
 )
+from samplers.results.averages import Average
+from samplers.results.findings import banded
 from samplers.target.targets import TARGETS
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -385,3 +387,35 @@ def test_false_alarms_of_good_runs_and_loops_are_rare():
     loops = (((name, seed), loop(seed=seed, **settings)) for seed in range(34) for name, settings in GOOD_LOOPS.items())
     of_runs, of_loops = alarms(runs()), alarms(loops)
     assert len(of_runs) < 12 and len(of_loops) < 12, (of_runs, of_loops)
+
+
+# ---- what the draws alone do not tell
+
+
+def on_batches(likelihood):
+    rows = torch.linspace(-1, 3, 40, dtype=torch.float64)[:, None]
+    how = dict(init=torch.ones(1, dtype=torch.float64), data=rows, batch_size=20, chains=4, steps=200)
+    return samplers.sample("sgld", likelihood, step_size=2e-3, progress=False, **how).report()
+
+
+def test_a_sum_over_a_minibatch_that_is_not_scaled_up_is_not_called_good():
+    report = on_batches(lambda theta, rows: ((theta - rows) ** 2).sum() / 2)
+    assert report.ok is not True and "num_data/len(batch) times the sum" in str(report)
+    scaled = on_batches(lambda theta, rows: 40 / len(rows) * ((theta - rows) ** 2).sum() / 2)
+    assert "num_data/len(batch) times the sum" not in str(scaled)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_draws_that_are_too_few_to_tell_are_not_called_good(steps):
+    far = torch.full((2,), 50.0)
+    draws = samplers.sample(
+        "sgld", lambda z: (z**2).sum() / 2, init=far, step_size=1e-4, chains=8, steps=steps, progress=False
+    )
+    assert draws.report().ok is False and "do not tell how it mixes" in str(draws.report())
+
+
+def test_an_answer_that_is_not_known_asks_for_more_steps_before_its_cure():
+    average = Average(1.4, 0.4, 50.0)
+    finding = banded("temperature", "p", average, 1.0, 0.1, 0.01, "Take a smaller step size.")
+    assert finding.ok is None
+    assert str(finding).endswith("Take more steps, which tell. Should it stay there: Take a smaller step size.")

@@ -195,7 +195,7 @@ def _next(gap: torch.Tensor, most: float) -> tuple[float, float]:
             low, high = (low, middle) if spread_of(gap, middle) > APART else (middle, high)
     else:
         low = most
-    return low, math.sqrt(math.log1p(spread_of(gap, low)))
+    return low, math.sqrt(math.log1p(max(0.0, spread_of(gap, low))))  # rounding may lead below 0
 
 
 def spread_of(gap: torch.Tensor, ahead: float) -> float:

@@ -13,6 +13,7 @@ R_HAT = 1.01  # up to which chains agree, of Vehtari et al. 2021
 WIDEST = 0.3  # half a band, over the temperature; an error of this share would not be seen in a wider one
 
 NINE_OF_TEN = 1.28  # normal quantile of the power of a finding
+MORE = "Take more steps, which tell. Should it stay there:"  # the advice where chance leaves an answer open
 LATER = "call report()"  # ends the reason of a question that a report at a glance left out
 
 Scalars = dict[str, float]
@@ -72,7 +73,8 @@ class Finding:
         elif self.ok is None and self.value > self.high:
             band = f"not known: chance leaves more than {self.high:.4g} in so few draws"
         elif self.ok is None:
-            band = f"not known: chance leaves {self.low:.4g} to {self.high:.4g}"
+            chance = "" if self.error is None else f": chance leaves {self.low:.4g} to {self.high:.4g}"
+            band = f"not known{chance}"
         elif not math.isfinite(self.value):
             band = "no number"
         else:
@@ -86,8 +88,15 @@ class Finding:
             return ""
         return f"; errors below {(self.high - self.low) / 2 + NINE_OF_TEN * self.error:.2g} may pass"
 
+    @property
+    def advice(self) -> str:
+        """The cure of a number that is wrong, more steps before it where an average is not known; else nothing."""
+        if self.ok:
+            return ""
+        return f"{MORE} {self.cure}" if self.ok is None and self.error is not None else self.cure
+
     def __str__(self) -> str:
-        return f"{self.title} is {self.answer}." + ("" if self.ok else f" {self.cure}")
+        return f"{self.title} is {self.answer}. {self.advice}".strip()
 
 
 def banded(
@@ -132,7 +141,7 @@ class Report(Findings):
     def rows(self) -> tuple[Row, ...]:
         """The findings in words, with cures for numbers that are not known to be right."""
         verdicts = {True: "checked", None: "open", False: "failed"}
-        return tuple(Row(f.title, f.answer, verdicts[f.ok], cure="" if f.ok else f.cure) for f in self.findings)
+        return tuple(Row(f.title, f.answer, verdicts[f.ok], cure=f.advice) for f in self.findings)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ AT_LENGTH = 2**20, 2**12  # and where somebody did
 EVALUATIONS = 100  # draws of each chain at which the gradient is taken, at least
 SPENT = 0.05  # of the run's evaluations of the gradient
 FOLDED = 16  # draws of each chain at which it is taken at once
+ROWS = (
+    "A minibatch with each row twice has another U: it is right only as a sum times num_data/batch_size. Write "
+    "num_data/len(batch) times the sum over the batch, which tells, or take samplers.posterior."
+)
 HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
 FASTEST = 0.99  # acceptance above which a larger step moves further for the same work
 OWN_MODES, MOVING = 1.2, 10.0  # R-hat of chains in modes of their own, and effective draws of half a chain there
@@ -247,7 +251,10 @@ def _heat(run: Subject) -> Answer:
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
     slack = 2 * run.tolerance * run.again.temperature
-    return [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, run.again.temperature)]
+    findings = [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, run.again.temperature)]
+    if run.again.has_batches and run.again.counts_rows():
+        findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
+    return findings
 
 
 def _thermostats(run: Subject) -> Answer:
@@ -336,9 +343,11 @@ def _averages(run: Subject, kind: str) -> Mapping[str, Any]:
 
 def _sample_size(run: Subject) -> Answer:
     """The least effective sample size; 1/tolerance^2 make the error of a mean so many standard deviations."""
-    if run.size[1] < LEAST:
-        return f"of {run.size[1]} draws"
     least = 1 / run.tolerance**2
+    chains, draws = run.size
+    if draws < LEAST:
+        cure = f"Take more steps: {draws} draws of a chain do not tell how it mixes."
+        return [Finding("sample size", "", chains * draws, None, least, math.inf, cure, known=False)]
     findings = []
     if run.weights is not None:
         tail = tail_of_weights(run.weights.log().flatten().numpy())

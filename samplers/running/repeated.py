@@ -27,6 +27,7 @@ from .level import Blocks, Level
 from .plan import Plan
 from .watching import Bar
 
+SAME = 1e-3  # relative change of a gradient, above its rounding error in float32
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 NUMBER = {"coarse": 1, "fine": 2, "finest": 4}  # steps in the time h
 
@@ -173,6 +174,23 @@ class PairedRun:
                 slope = self.inputs.target.eager.at(position_of(self.recipe, target), rows).slope
                 slopes[batch].append(self._parts(by_block(self.recipe, slope)))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
+
+    def counts_rows(self) -> bool:
+        """Whether U is another one on a minibatch with each row twice, as a sum over rows times a constant is.
+
+        Errors of the energy count as no answer: it may be written for batches of one size.
+        """
+        rows = self.inputs.rows(0, 1)
+        first = {b.name: self.state[b.name][:1] for b in self.recipe.targets}
+        if rows is None:
+            return False
+        try:
+            position = position_of(self.recipe, first)
+            once, twice = (self.inputs.target.eager.at(position, r).slope for r in (rows, rows.repeat(1, 2)))
+        except Exception:  # raised by the caller's function
+            return False
+        pairs = zip(by_block(self.recipe, once).values(), by_block(self.recipe, twice).values(), strict=True)
+        return any(bool(((b - a).abs() > SAME * (1 + a.abs())).any()) for a, b in pairs)
 
     def _parts(self, target: Blocks) -> Blocks:
         """Values in the form of the target, by the names of the draws; by block where the run has coordinates."""
