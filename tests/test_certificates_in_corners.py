@@ -67,6 +67,12 @@ CORNERS = {  # recipe, number of sites, question, verdict
         "reached",
         "open",
     ),
+    "a refreshment that is never made in the middle": (
+        lambda: plane({}, -1, jumps={"R": refresh(y, rate=Max(0, x**2 - 4))}),
+        None,
+        "reached",
+        "open",
+    ),
     "noise of its own far out alone": (
         lambda: plane({y: 1, x: Max(0, x - 3) ** 4}, -1, log(1 + x**2) + y**2 / 2),
         None,

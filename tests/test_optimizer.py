@@ -431,6 +431,13 @@ def test_a_state_of_another_sampler_is_refused():
         optimizer.load_state_dict(torch.optim.SGD(params, lr=1).state_dict())
 
 
+@pytest.mark.parametrize("state", [{}, None, {"param_groups": []}])
+def test_what_is_no_state_of_an_optimizer_is_refused(state):
+    optimizer = Optimizer([torch.nn.Parameter(torch.zeros(3))], "sghmc", lr=0.1, momentum=0.9, num_data=10)
+    with pytest.raises(RecipeError, match="load_state_dict: a dict with state and param_groups, got"):
+        optimizer.load_state_dict(state)
+
+
 def test_weights_may_move_to_other_memory():
     params = parameters()
     optimizer = built("sghmc", params, "auto")

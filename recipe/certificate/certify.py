@@ -9,7 +9,7 @@ from numbers import Real
 from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
-from ..algebra import entries, vanishes
+from ..algebra import at_one_site, entries, vanishes
 from ..arguments import check_known, check_names, integer, number
 from ..bound import Bound
 from ..declared import temperature as T
@@ -332,12 +332,24 @@ def _reached(case: Case) -> tuple[str, str]:
     along = reach.along_few(case.recipe, case.sites_of_run)
     if along:
         return f"not decided: {along}", "open"
-    silent = reach.silent(explicit, refreshed)
+    silent = reach.silent(explicit, refreshed) or _at_rest(case)
     if silent:
         return f"{silent} is 0 in a whole region: whether every chain leaves it is not decided", "open"
     sites = max(map(explicit.blocks.count, explicit.blocks))
     of = f" of {sites} site{'s' * (sites > 1)}" if case.recipe.D.has(Outer, Total) else ""
     return f"all {number} directions{of}, at random states and at these parameters", "checked"
+
+
+def _at_rest(case: Case) -> str:
+    """A jump that redraws a block without noise at a rate of 0 in a region that the drift need not leave; or ""."""
+    recipe = case.recipe
+    for jump in recipe.jumps.values():
+        still = all(recipe.D[recipe.state.index(b), recipe.state.index(b)] == 0 for b in jump.redrawn)
+        if jump.redrawn and still and jump.rate is not None and jump.rate.has(*recipe.state):
+            of_rate = case.over(1, H=at_one_site(jump.rate))
+            if reach.vanishes_in_a_region(case.one_site, of_rate.H):
+                return f"the rate of {jump}"
+    return ""
 
 
 QUESTIONS: dict[str, Callable[[Case], Answer]] = {

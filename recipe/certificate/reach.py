@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sympy import Abs, Max, Min, Rational, Symbol, sqrt
+from sympy import Abs, Expr, Max, Min, Rational, Symbol, sqrt
 
 from ..algebra import at_one_site
 from ..arrays import of_arrays
@@ -159,22 +159,27 @@ def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> str:
     Motion without noise may go in circles there, which a rank at a random state misses; a coordinate without noise of
     its own may stand still there. What depends on a binary block counts if it is nonzero at either value.
     """
-    states = explicit.bulk[:, :REGIONS]
-    binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
     for i, z in enumerate(explicit.coordinates):
         what, motion = ("the noise", explicit.D[i, i]) if explicit.D[i, i] != 0 else ("the motion", explicit.curl[i])
         varies = motion.free_symbols if what == "the noise" else explicit.Q[i, :].free_symbols
         if z in refreshed or not varies:
             continue
-        values = explicit.function([motion])
-
-        def is_moved(x: np.ndarray, values: Callable = values) -> np.ndarray:
-            return np.any([values(np.where(binary, bit, x))[0] != 0 for bit in (0.0, 1.0)], axis=0)
-
-        dead = ~is_moved(states)
-        if dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_moved):
+        if vanishes_in_a_region(explicit, motion):
             return f"{what} of {z}"
     return ""
+
+
+def vanishes_in_a_region(explicit: Explicit, motion: Expr) -> bool:
+    """Whether a formula is 0 in a region, though not everywhere, that the drift need not leave."""
+    states = explicit.bulk[:, :REGIONS]
+    binary = np.array([b.domain.is_discrete for b in explicit.blocks])[:, None]
+    values = explicit.function([motion])
+
+    def is_moved(x: np.ndarray) -> np.ndarray:
+        return np.any([values(np.where(binary, bit, x))[0] != 0 for bit in (0.0, 1.0)], axis=0)
+
+    dead = ~is_moved(states)
+    return bool(dead.any() and not dead.all() and not _is_left(explicit, states[:, dead], is_moved))
 
 
 def _is_left(explicit: Explicit, z: np.ndarray, is_moved: Callable) -> bool:

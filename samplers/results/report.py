@@ -310,7 +310,7 @@ def _configurational(run: Subject) -> Answer:
         else:
             mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)
             average = average_of(flattened((theta - mean) * slopes[0]).mean(2), weights)
-        cure = f"Take a smaller step size, or {'larger batches' if len(slopes) > 1 else 'a longer warmup'}."
+        cure = f"Take a smaller step size, {'larger batches, ' if len(slopes) > 1 else ''}or a longer warmup."
         alpha = run.share / len(run.slopes)
         slack = 2 * run.tolerance * T
         findings.append(banded("configurational temperature", name, average, T, slack, alpha, cure, T))
@@ -327,7 +327,7 @@ def _kinetic(run: Subject) -> Answer:
     for name, numbers in momenta.items():
         average = Average(numbers["value"], numbers["error"], numbers["freedom"])
         T = numbers["expected"]
-        cure = "Momenta are too hot: take a smaller step size, or larger batches."
+        cure = "Momenta are too hot: take a smaller step size, larger batches, or a longer warmup."
         if average.value < T:
             cure = "Momenta are too cold: take a smaller step size, and look for what takes their noise."
         slack = 2 * run.tolerance * T + numbers["kick"]

@@ -326,6 +326,9 @@ class Optimizer(torch.optim.Optimizer):
         parameters.
         """
         where = f"{self.sampler.where}, load_state_dict"
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+            what = f"a dict with state and param_groups, got {type(state_dict).__name__}"
+            raise RecipeError(where, what, do="Pass what state_dict() gave.")
         state_dict = state_dict | {"param_groups": _each_value(operators.put_together, state_dict["param_groups"])}
         for index, (group, state) in enumerate(zip(self.param_groups, state_dict["param_groups"])):
             check_same(where, group, state, index)
