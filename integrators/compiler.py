@@ -100,7 +100,7 @@ def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
 
 def default_words(recipe: Recipe, letters: Mapping[str, Piece]) -> Iterator[str]:
     """B A O A B (with thermostats B A' O A' B) if solvable, then letters of single blocks, then Euler."""
-    if recipe.metrics:
+    if recipe.metrics and recipe.momenta:
         yield "O L O" if recipe.D.is_zero_matrix is False else "L"
         return
     if not recipe.momenta or recipe.jumps or recipe.fields:

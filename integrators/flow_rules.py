@@ -30,6 +30,7 @@ from sympy import (
     sqrt,
     zeros,
 )
+from sympy.core.function import AppliedUndef
 from sympy.utilities.iterables import connected_components
 
 from recipe.algebra import entries, vanishes
@@ -284,6 +285,8 @@ def _affine(piece: Subsystem) -> tuple[ImmutableMatrix, list[Expr]] | None:
         rate = coefficient(-drift[0], blocks[0])
         return None if rate is None else (ImmutableMatrix([[rate[0]]]), [-rate[1]])
     if any(_is_hidden(f, blocks) for f in drift) or any(e.has(*blocks) for e in piece.diffusion.values()):
+        return None
+    if any(f.has(*blocks) for e in drift for f in e.atoms(AppliedUndef)):
         return None
     n = len(blocks)
     A = ImmutableMatrix(n, n, [factor_terms(-diff(f, b)) for f in drift for b in blocks])

@@ -110,6 +110,8 @@ class _Chain:
             return _sum([self.value(e.integrand, k) for k in range(self.sites)])
         if isinstance(e, Piecewise):
             return self.value(next(x for x, condition in e.args if self.holds(condition, site)), site)
+        if not (e.is_Add or e.is_Mul or e.func.__name__ in FUNCTIONS):
+            raise ValueError(f"{e} has no number")
         values = [self.value(x, site) for x in e.args]
         if e.is_Add:
             return _sum(values)

@@ -22,6 +22,7 @@ from recipe import (
     RecipeError,
     force,
     friction,
+    function,
     kick,
     noise,
     numerical,
@@ -394,3 +395,12 @@ def test_a_wrong_closed_form_breaks_its_equation(mean, decay, spread):
     flow_rules._verify(p, c, g, MEAN, DECAY, SPREAD)
     with pytest.raises(AssertionError, match="breaks its equation"):
         flow_rules._verify(p, c, g, mean, decay, spread)
+
+
+@pytest.mark.parametrize("name", ["in H", "in D"])
+def test_an_open_function_of_what_moves_is_asked_for_by_its_name(name):
+    F = function("F", theta, p)
+    H = U + total(p**2) / 2 + (total(F) if name == "in H" else 0)
+    recipe = Recipe(name="open", state=(theta, p), H=H, D={p: 1 if name == "in H" else 1 + F**2}, Q={(theta, p): -1})
+    with pytest.raises(RecipeError, match=r"the function 'F' is still opaque. Give it: recipe.bind\(F=...\)"):
+        compile(recipe)
