@@ -539,3 +539,10 @@ def test_a_pilot_chain_that_never_moves_goes_on_from_the_state_of_one_that_does(
     held = pilot.Pilot(samplers.MALA, walled, {"temperature": 1.0}, 3, start[[0, 0, 0, 1]])
     held.run([0.5], 20)
     assert (held.theta[:3] == 9).all()
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e6])
+def test_a_step_size_is_found_in_any_units(scale):
+    start = torch.zeros(2, dtype=F64)
+    settings = tune("sgld", lambda z: ((z / scale) ** 2).sum() / 2, init=start, chains=16, progress=False)
+    assert 0.6 < settings.arguments["step_size"] / scale**2 < 2.4

@@ -10,7 +10,7 @@ from recipe.errors import RecipeError
 
 from .pilot import Pilot, acceptance
 
-COARSE = [4.0**k for k in range(-20, 11)]
+POWERS = (-20, 10), (-60, 60)  # the least and the largest power of 4 among step sizes, and where these do not do
 SMALLEST = 3  # step sizes from which the work is extrapolated
 WORDS = 16  # of a stretch, over which the work is summed
 SIZES = [2.0 ** (k / 4) for k in range(-12, 4)]
@@ -18,18 +18,22 @@ STRETCHES = 320  # at each step size
 
 
 def coarse(pilot: Pilot, target: float, where: str) -> float:
-    """The step size of a target acceptance, to some ten per cent, for an energy of any scale: by halving `COARSE`."""
+    """The step size of a target acceptance, to some ten per cent, for an energy of any scale: by halving powers."""
     rates: dict[int, float] = {}
-    low, high = -1, len(COARSE)
-    while high - low > 1:
-        k = (low + high) // 2
-        rates[k] = float(acceptance(pilot.works(COARSE[k : k + 1], 2)))
-        low, high = (k, high) if rates[k] >= target else (low, k)
-    if low < 0:
-        what = f"not even steps of {COARSE[0]:.0e} are accepted, but {100 * rates[0]:.0f} % of them"
+    for least, most in POWERS:
+        low, high = least - 1, most + 1
+        while high - low > 1:
+            k = (low + high) // 2
+            if k not in rates:
+                rates[k] = float(acceptance(pilot.works([4.0**k], 2)))
+            low, high = (k, high) if rates[k] >= target else (low, k)
+        if least <= low and high <= most:
+            break
+    if low < least:
+        what = f"not even steps of {4.0**least:.0e} are accepted, but {100 * rates[least]:.0f} % of them"
         raise RecipeError(where, what, do="Is the energy smooth? Try float64, and a word that is exact as h goes to 0.")
     around = [k for k in (low, high) if k in rates]
-    return where_it_falls([COARSE[k] for k in around], [rates[k] for k in around], target) or COARSE[low]
+    return where_it_falls([4.0**k for k in around], [rates[k] for k in around], target) or 4.0**low
 
 
 def corrected(h: float, rate: float, target: float) -> float:
