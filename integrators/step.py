@@ -201,12 +201,12 @@ class Step:
 
     def _moved(self, state, h, noise, sizes, functions, parameters):
         if self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state):
-            return self.swept(state, h, noise=noise, **functions, **parameters)
+            return self.by_kernel(state, h, noise=noise, **functions, **parameters)
         drawn = noise if isinstance(noise, Mapping) else self.drawn(noise, state)
         arguments = self.arguments(noise=drawn, sizes=sizes, **functions)
         return self.function(state, h, **arguments, **self.spelled(parameters))
 
-    def swept(
+    def by_kernel(
         self,
         state: State,
         h: float,

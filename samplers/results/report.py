@@ -61,7 +61,7 @@ class Subject:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def share(self) -> float:
+    def alpha_of_one(self) -> float:
         """The rate of false alarms of one question."""
         return self.alpha / len(QUESTIONS)
 
@@ -223,7 +223,7 @@ def _longest_stay(run: Subject, n: int) -> float:
     moved = 1 - (1 - accepted) ** run.info.get("thin", 1)
     if not 0 < moved < 1:
         return 0.0
-    return math.log(max(n * moved * run.size[0] / run.share, 1.0)) / -math.log1p(-moved)
+    return math.log(max(n * moved * run.size[0] / run.alpha_of_one, 1.0)) / -math.log1p(-moved)
 
 
 def _heat(run: Subject) -> Answer:
@@ -251,7 +251,7 @@ def _heat(run: Subject) -> Answer:
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
     slack = 2 * run.tolerance * run.again.temperature
-    findings = [banded("heat of the minibatches", "", heat, 0.0, slack, run.share, cure, run.again.temperature)]
+    findings = [banded("heat of the minibatches", "", heat, 0.0, slack, run.alpha_of_one, cure, run.again.temperature)]
     if run.again.has_batches and run.again.counts_rows():
         findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
     return findings
@@ -262,7 +262,7 @@ def _thermostats(run: Subject) -> Answer:
     if not thermostats:
         return "none was watched"
     cure = "It is still relaxing, and all else with it: take a longer warmup, or a smaller thermostat mass."
-    alpha = run.share / len(thermostats)
+    alpha = run.alpha_of_one / len(thermostats)
     return [r_hat_finding(name, Agreement(**numbers), alpha, cure) for name, numbers in thermostats.items()]
 
 
@@ -280,7 +280,7 @@ def _r_hats(run: Subject) -> Answer:
     )
     findings = []
     for x, names, _ in run.thinned.values():  # of the law that the chains have, without weights
-        alpha = run.share / (2 * len(names) * len(run.thinned))
+        alpha = run.alpha_of_one / (2 * len(names) * len(run.thinned))
         of_block = [
             r_hat_finding(name, agreement, alpha, modes if is_in_modes(agreement) else cure)
             for name, agreement in zip(names, agreements_of(x))
@@ -311,7 +311,7 @@ def _configurational(run: Subject) -> Answer:
             mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)
             average = average_of(flattened((theta - mean) * slopes[0]).mean(2), weights)
         cure = f"Take a smaller step size, {'larger batches, ' if len(slopes) > 1 else ''}or a longer warmup."
-        alpha = run.share / len(run.slopes)
+        alpha = run.alpha_of_one / len(run.slopes)
         slack = 2 * run.tolerance * T
         findings.append(banded("configurational temperature", name, average, T, slack, alpha, cure, T))
     return findings
@@ -331,7 +331,7 @@ def _kinetic(run: Subject) -> Answer:
         if average.value < T:
             cure = "Momenta are too cold: take a smaller step size, and look for what takes their noise."
         slack = 2 * run.tolerance * T + numbers["kick"]
-        alpha = run.share / len(momenta)
+        alpha = run.alpha_of_one / len(momenta)
         findings.append(banded("kinetic temperature", name, average, T, slack, alpha, cure, T))
     return findings
 

@@ -143,5 +143,5 @@ class StepCall:
         if self.numbered:
             varying[step_number.name] = number
         if self.by_kernel:
-            return self.step.swept(state, h, noise=self.inputs.key(number), **self.fixed, **varying)
+            return self.step.by_kernel(state, h, noise=self.inputs.key(number), **self.fixed, **varying)
         return self.step.function(state, h, **(self.fixed | varying | {"noise": noise}))

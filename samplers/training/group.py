@@ -85,11 +85,11 @@ class Known:
         near = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
         self.shortest = min(near)[1] if near else None  # a look at a gradient on a GPU would wait for the device
 
-    def found(self, params: Sequence[torch.Tensor]) -> Any:
+    def gradients(self, params: Sequence[torch.Tensor]) -> Any:
         """The addresses of finite gradients, where the kernel finds all tensors as they were at the step before."""
-        found = self.kernel.found(params)
+        gradients = self.kernel.gradients(params)
         k = self.shortest
-        return None if found is None or k is not None and not _is_finite(params[k].grad) else found
+        return None if gradients is None or k is not None and not _is_finite(params[k].grad) else gradients
 
     def are_finite(self, gradients: Sequence[Any]) -> bool:
         """Whether the sum of the shortest gradient is finite, which it is not after a loss that is not."""
@@ -112,7 +112,7 @@ class Group:
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._names = (*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
-        self._told = False  # of parameters that steps have skipped
+        self._warned_of_skipped = False
         self._shared = 0  # steps in a row whose noise another optimizer has just drawn
 
     @property
@@ -155,9 +155,9 @@ class Group:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
         known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
         checked = gpu.is_capturing() or number % CHECKED == 0 or self.monitors.clipping.looks_on
-        gradients = None if checked or known is None else known.found(params)
+        gradients = None if checked or known is None else known.gradients(params)
         if known is None or gradients is None:
-            known, gradients = self._looked_at(known, params, observe)
+            known, gradients = self._checked_gradients(known, params, observe)
         if self.monitors.looks_on(number) and not gpu.is_capturing():
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
             self.monitors.see(self.index, group, chosen, known.sites, self.setting)
@@ -186,8 +186,8 @@ class Group:
     def _held(self, params: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors of the parameters that this step skips, weights and states with a value per site, with copies."""
         without = skipped(params)
-        if without and not self._told:
-            self._told = True
+        if without and not self._warned_of_skipped:
+            self._warned_of_skipped = True
             names = ", ".join(str(k) for k, p in enumerate(params) if any(p is q for q in without))
             warn(
                 f"{self.sampler.where}, step: of group {self.index} the loss has not reached parameter {names}, which "
@@ -197,7 +197,7 @@ class Group:
         states = [t for p in without for name, t in self.states[p].items() if name not in scalars]
         return [(t, t.clone()) for t in (*without, *states)]
 
-    def _looked_at(
+    def _checked_gradients(
         self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
     ) -> tuple["Known", Sequence[torch.Tensor]]:
         """The gradients of a step, checked; tensors that are not as they were known get a new kernel."""

@@ -41,7 +41,7 @@ class Text:
         self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
         self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
 
-    def found(self, params: Tensors) -> np.ndarray | None:
+    def gradients(self, params: Tensors) -> np.ndarray | None:
         """The addresses of the gradients, if all tensors are as at the step before; None where this is not known."""
         return None
 
@@ -105,13 +105,13 @@ class Compiled(Text):
         self.written_before_read = own if self.sweep.has_passes else set()
         self.walk = walk(params) if shards is None else None
 
-    def found(self, params: Tensors) -> np.ndarray | None:
+    def gradients(self, params: Tensors) -> np.ndarray | None:
         """The addresses of the gradients, by the same pass over the tensors that looks for changes."""
         if self.walk is None or not self.walk(params):
             return None
-        found = self.walk.gradients
-        apart = not self.written_before_read or self.written_before_read.isdisjoint(found.tolist())
-        return found if apart else None
+        addresses = self.walk.gradients
+        apart = not self.written_before_read or self.written_before_read.isdisjoint(addresses.tolist())
+        return addresses if apart else None
 
     def move(self, h: float, key: Key, gradients: Any, observe: Named, value: Any, /, **settings: Any) -> None:
         """Makes one step like `Text.move`."""

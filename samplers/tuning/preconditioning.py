@@ -17,7 +17,7 @@ from ..target.coordinates import Affine, Mapped
 from .pilot import Pilot
 from .problem import Problem
 from .roles_of_parameters import scale_of
-from .tuner import APART, LONGEST, MET, SHORTEST, Tuner
+from .tuner import APART, FEWEST_WORDS, MET, MOST_WORDS, Tuner
 
 FEWEST, MOST = 2, 200  # sites of a dense covariance
 WINDOWS = 4  # of dense coordinates, at most
@@ -90,7 +90,7 @@ def _dense(
             pilot, energy=problem.of_target(), theta=theta, parameters=dict(parameters), coordinates=coordinates
         )
         tuner = Tuner(problem, pilot, held, plain.budget, where, scaled=False)
-        tuner.window(SHORTEST if is_round else LONGEST)
+        tuner.window(FEWEST_WORDS if is_round else MOST_WORDS)
         if is_round or tuner.is_spent:
             break
         draws, r_hat = tuner.later, tuner.r_hat

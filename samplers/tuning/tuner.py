@@ -17,7 +17,7 @@ from .roles_of_parameters import damping_of, inverse_mass, scale_of
 from .step_sizes import coarse, corrected, step_size_of_bias, where_it_falls
 from .strays import have_weight
 
-SHORTEST, LONGEST = 60, 240  # words in a window
+FEWEST_WORDS, MOST_WORDS = 60, 240  # words in a window
 FACTORS = (1.0, 0.5, 2**0.5, 0.5**0.5)  # of the step size, in the parts of a window
 SLOPES = 16  # draws of a chain in a window, at most, whose gradients are taken
 MET, APART = 1.2, 1.5  # R-hat of the draws of a window, up to which chains have met, and above which they have not
@@ -27,7 +27,7 @@ LANGEVIN = 0.574  # the acceptance of chains without momenta. Roberts & Rosentha
 DAMPED = 0.9  # the acceptance of proposals whose momenta go on, and turn round at a rejection
 PROPOSED = 0.9  # that of proposals with new momenta, above the 0.65 of Beskos et al. (2013): tails hold chains back
 OFF = 0.15  # of the acceptance that is asked, at which a trial is made again
-SHORT, LONG = 3, 32  # words of a proposal in the windows, where momenta are drawn anew before each
+SHORT_PROPOSAL, LONG_PROPOSAL = 3, 32  # words of a proposal in the windows, where momenta are drawn anew before each
 SHARE = 0.7  # of a quarter period, at which the first proposal is tried
 CLEARLY = 1.1  # ratio of the efficiencies of trials, above which chance is not the reason
 LENGTHS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -65,7 +65,7 @@ class Tuner:
         self.reasons: dict[str, Any] = {}
         self.chosen: dict[str, Any] = {}
         self.has_momenta = bool(pilot.recipe.momenta)
-        self.words = SHORT if self.has_momenta and damping is None else 1  # of a proposal in the windows
+        self.words = SHORT_PROPOSAL if self.has_momenta and damping is None else 1  # of a proposal in the windows
         self.root_temperature = float(pilot.fixed["temperature"]) ** 0.5
         self.scale = scale if scale is not None and scale.parameter.name not in held else None
         self.damping = damping if damping is not None and damping.parameter.name not in held else None
@@ -88,21 +88,21 @@ class Tuner:
 
         Raises RecipeError where chains are apart, and U that need not be proper has no finite mode.
         """
-        words, least, stale = SHORTEST, math.inf, 0
+        words, least, stale = FEWEST_WORDS, math.inf, 0
         while True:
             self.window(words)
             falls = self.r_hat < FALLS * least
-            stale = 0 if falls or words < LONGEST else stale + 1  # R-hat of a few draws from one start is low
+            stale = 0 if falls or words < MOST_WORDS else stale + 1  # R-hat of a few draws from one start is low
             least = min(least, self.r_hat)
-            if self.r_hat < MET and 2 * words > LONGEST:
+            if self.r_hat < MET and 2 * words > MOST_WORDS:
                 break
-            if words >= LONGEST or self.pilot.is_late:
+            if words >= MOST_WORDS or self.pilot.is_late:
                 if self.r_hat > APART and not self.is_proper:
                     check_mode(self.energy, self.start, self.root_temperature**2)
                     self.is_proper = True
                 if stale > PATIENCE * (self.r_hat > APART) or self.is_spent:
                     break
-            words = min(2 * words, LONGEST)
+            words = min(2 * words, MOST_WORDS)
         self.explain()
 
     def window(self, words: int) -> None:
@@ -131,11 +131,11 @@ class Tuner:
     def _lengthen(self) -> None:
         """Sets the words of a proposal in the windows to a quarter period, where momenta are drawn anew."""
         if self.words > 1:
-            self.words = int(min(LONG, max(SHORT, self._longest(1) / self.guess)))
+            self.words = int(min(LONG_PROPOSAL, max(SHORT_PROPOSAL, self._longest(1) / self.guess)))
 
     def _of_weight(self, draws: torch.Tensor, work: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The draws and works of the chains that are where exp(-U/T) has weight, from whose states the others go on."""
-        late = some_of(draws[:, draws.shape[1] // 2 :])
+        late = thinned(draws[:, draws.shape[1] // 2 :])
         U = self.energy.at(late.flatten(0, 1)).unflatten(0, late.shape[:2])
         kept = have_weight(late.flatten(2), U.to(torch.float64) / self.root_temperature**2)
         self.pilot.leave(kept)
@@ -156,7 +156,7 @@ class Tuner:
         if self.pilot.coordinates is not None:
             slowest = torch.linalg.solve(self.pilot.coordinates.matrix.T.to(torch.float64), slowest)
         self.directions = torch.stack([slowest, *axes])
-        likely = 1.0 if self.words == 1 else min(LONG, SHARE * self._longest(1) / self.guess)
+        likely = 1.0 if self.words == 1 else min(LONG_PROPOSAL, SHARE * self._longest(1) / self.guess)
         if repeat is not None or not self.has_momenta:
             self.lengths = (repeat or 1,)
         self._try(min(self.lengths, key=lambda length: abs(length - likely)))
@@ -236,10 +236,10 @@ class Tuner:
         is_copied = chains > len(theta)
         if self.is_spent and not is_copied:
             return
-        h, repeat, words = self.guess, self.words, float(LONGEST)
+        h, repeat, words = self.guess, self.words, float(MOST_WORDS)
         if self.trials:
             h, repeat = self.best.step_size, self.best.repeat
-            words = 2 / max(self.best.efficiency, 2 / LONGEST)  # of two effective draws: copies correlate by e^-4
+            words = 2 / max(self.best.efficiency, 2 / MOST_WORDS)  # of two effective draws: copies correlate by e^-4
         steps = LAST
         if is_copied:
             self.pilot.theta = theta[torch.arange(chains, device=theta.device) % len(theta)]
@@ -268,7 +268,7 @@ class Tuner:
         Source: Seyboldt, Carlson & Carpenter 2026, "Preconditioning Hamiltonian Monte Carlo by minimizing Fisher
         divergence", with ranges in place of standard deviations.
         """
-        points = some_of(self.later).flatten(0, 1)
+        points = thinned(self.later).flatten(0, 1)
         self.pilot.spent.gradients += len(points)
         ordered = [x.nan_to_num().sort(0).values for x in (points, self.energy.gradient(points))]
         wide, steep = (x[3 * len(x) // 4] - x[len(x) // 4] for x in ordered)
@@ -320,7 +320,7 @@ class Tuner:
             )
 
 
-def some_of(draws: torch.Tensor) -> torch.Tensor:
+def thinned(draws: torch.Tensor) -> torch.Tensor:
     """At most `SLOPES` draws of each chain, at equal distances."""
     return draws[:, :: math.ceil(draws.shape[1] / SLOPES)]
 
