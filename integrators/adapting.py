@@ -197,10 +197,8 @@ class Adapting(Operator):
         return self.value.asymmetry(sign)
 
     def __repr__(self) -> str:
-        settings = {name: getattr(self, name) for name in ("every", "after", "last", "weight", "growth")}
-        return f"{type(self).__name__}({', '.join(f'{name}={x}' for name, x in settings.items())})".replace(
-            "last", "until"
-        )
+        settings = dict(every=self.every, after=self.after, until=self.last, weight=self.weight, growth=self.growth)
+        return f"{type(self).__name__}({', '.join(f'{name}={x}' for name, x in settings.items())})"
 
     def _prior(self, like: torch.Tensor) -> torch.Tensor:
         one = torch.eye(like.shape[-1], dtype=torch.float64)

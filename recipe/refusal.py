@@ -263,11 +263,12 @@ def _not_real(recipe: Dynamics) -> Refusals:
     """Refuse entries of D, Q and supplied that are not real at every state, such as roots of negative numbers."""
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
         for (i, j), entry in entries(matrix).items():
-            for part in filter(_may_be_complex, postorder_traversal(entry)) if i <= j else ():
+            if i > j:
+                continue
+            for part in filter(_may_be_complex, postorder_traversal(entry)):
                 at = _complex_at(part)
                 if at:
-                    do = "Use a function that is real at every state, or declare the sign: "
-                    do += 'vector(..., domain="positive").'
+                    do = 'Use a function real at every state, or declare the sign: vector(..., domain="positive").'
                     yield f"{label}[{recipe.state[i]}, {recipe.state[j]}]", f"{part} is not real at {at}", do
 
 

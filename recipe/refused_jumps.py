@@ -175,7 +175,9 @@ def _proposed(where: str, b: Block, law: Law) -> Refusals:
             what = f"the {name} of {law} moves, and its integral is not in closed form"
             yield where, what, "Let other parameters read the state."
     yield from _negative(where, law)
-    for name in () if isinstance(law, DiscreteLaw) else law.positive:
+    if isinstance(law, DiscreteLaw):
+        return
+    for name in law.positive:
         e = getattr(law, name)
         if _has_zero(at_one_site(e)):
             what = f"{name} = {e} is 0 at some states, and {law} has no density there"
