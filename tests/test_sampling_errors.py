@@ -290,6 +290,11 @@ def test_an_error_inside_of_the_energy_is_raised_as_it_is(energy, error, words, 
         ("NaN", call(energy=lambda theta: theta.sqrt().sum(), init=ZERO - 1), ["by theta", "not finite", "chain 0"]),
         ("infinite", call(energy=lambda theta: theta.log().sum()), ["gradient by theta", "not finite", "chain 0"]),
         (
+            "NaN in a row that the first batch has not",
+            call(energy=of_rows, data=torch.ones(200, 2).index_fill(0, torch.tensor(57), math.nan), batch_size=2),
+            ["gradient", "not finite on row 57 of the data", "Mend the row"],
+        ),
+        (
             "in one chain",
             call(energy=lambda theta: theta.log().sum(), init=torch.tensor([[1.0, 1.0], [1.0, 0.0]])),
             ["not finite", "chain 1"],
