@@ -82,7 +82,7 @@ def brief(monkeypatch):
     """Pilot runs with short windows and trials."""
     from samplers.tuning import pilot, tuner
 
-    monkeypatch.setattr(tuner, "LONGEST", tuner.SHORTEST)
+    monkeypatch.setattr(tuner, "MOST_WORDS", tuner.FEWEST_WORDS)
     monkeypatch.setattr(pilot, "TRIAL", 80)
 
 

@@ -138,7 +138,7 @@ def test_a_backward_pass_notices_that_weights_were_written(monkeypatch):
         optimizer.step()
     loss = params[1].square().sum()
     before = params[1]._version
-    monkeypatch.setattr(optimizer._group(0), "_looked_at", None)  # this step takes the look of C++
+    monkeypatch.setattr(optimizer._group(0), "_checked_gradients", None)  # this step takes the look of C++
     optimizer.step()
     assert params[1]._version == before + 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
