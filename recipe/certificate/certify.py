@@ -275,8 +275,10 @@ def _walled(case: Case) -> tuple[str, str] | None:
     """The answer for walls inside of the domain, at one site or at several; None if there are none."""
     recipe, D = case.recipe, case.recipe.D
     for end in ends.walls(case.of_run, case.redrawn):
-        wall = f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.REASONS['D' if end.is_still else 'H']}"
-        return _of_wall(case, wall)
+        return _of_wall(case, _passed_by_none(end))
+    if case.of_run is not case.one_site and case.sites_of_run <= SITES:  # nobody asked about more
+        for end in ends.walls(case.one_site, case.redrawn):
+            return f"of one site {_passed_by_none(end)}; of more it may", "open"
     if case.sites_of_run == 1 and (pair := surfaces.meeting(case.one_site, case.redrawn)):
         return _of_wall(case, f"no chain passes {pair}")
     over = (case.one_site,) if case.sites_of_run == 1 else (case.unlike, case.explicit, case.one_site)
@@ -293,6 +295,11 @@ def _walled(case: Case) -> tuple[str, str] | None:
     if any(inner.has(Potential) for inner in parts):
         return f"{wall}, if U is such there", "open"
     return _of_wall(case, wall)
+
+
+def _passed_by_none(end: ends.End) -> str:
+    """A wall at a point of a coordinate, in words."""
+    return f"no chain passes {end.coordinate} = {end.at:g}, where {surfaces.REASONS['D' if end.is_still else 'H']}"
 
 
 def _of_wall(case: Case, wall: str) -> tuple[str, str]:
