@@ -206,8 +206,14 @@ def positions(recipe: Dynamics) -> list[Block]:
 
 def _speeds(recipe: Dynamics) -> list[Expr]:
     """The terms Q_ij dH/dz_j of positions without noise of their own."""
-    still = [i for i, b in enumerate(recipe.state) if b in positions(recipe) and not recipe.D[i, i].is_positive]
+    still = _still(recipe)
     return [times(q, derivative(recipe.H, recipe.state[j])) for (i, j), q in nonzero(recipe.Q).items() if i in still]
+
+
+def _still(recipe: Dynamics) -> set[int]:
+    """The rows of positions without noise of their own."""
+    places = positions(recipe)
+    return {i for i, b in enumerate(recipe.state) if b in places and not recipe.D[i, i].is_positive}
 
 
 def _free_gaussians(recipe: Dynamics) -> list[Block]:
@@ -238,13 +244,13 @@ def speed_without_mean(case: Case) -> str:
     gaussians, _, rest = case.auxiliary
     precisions = {g.block: g.precision for g in gaussians if not operators_of(g.precision)}
     recipe = case.recipe
-    moving = positions(recipe)
+    places, still = positions(recipe), _still(recipe)
     for (i, j), q in nonzero(recipe.Q).items():
         a, b = recipe.state[i], recipe.state[j]
-        if a in moving and not recipe.D[i, i].is_positive and b in precisions and not operators_of(q):
+        if i in still and b in precisions and not operators_of(q):
             scale = Abs(at_one_site(q)) * sqrt(at_one_site(precisions[b]))
             of_law = case.over(1, H=at_one_site(rest) - T * log(1 + scale))
-            domains = {z: c.domain for z, c in zip(of_law.coordinates, of_law.blocks, strict=True) if c in moving}
+            domains = {z: c.domain for z, c in zip(of_law.coordinates, of_law.blocks, strict=True) if c in places}
             tail = tails.growth(of_law.H, domains, case.temperature)
             if not (tail.is_integrable or tail.is_undecided):
                 return f"the speed of {a}"

@@ -154,7 +154,7 @@ def rank_of(
 
 
 def silent(explicit: Explicit, refreshed: Sequence[Symbol] = ()) -> str:
-    """What moves a coordinate and is 0 in a region that the drift need not leave; "" if there is nothing such.
+    """The noise or motion of a coordinate that vanishes in a region, which the drift need not leave, in words; or "".
 
     Motion without noise may go in circles there, which a rank at a random state misses; a coordinate without noise of
     its own may stand still there. What depends on a binary block counts if it is nonzero at either value.

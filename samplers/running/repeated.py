@@ -22,12 +22,12 @@ from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
 from .backward_work import Stretches
 from .chains import Chains
+from .energy_checks import SAME
 from .inputs import Inputs, OfStep
 from .level import Blocks, Level
 from .plan import Plan
 from .watching import Bar
 
-SAME = 1e-3  # relative change of a gradient, above its rounding error in float32
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 NUMBER = {"coarse": 1, "fine": 2, "finest": 4}  # steps in the time h
 
