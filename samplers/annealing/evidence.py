@@ -15,6 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
+from ..results.findings import told_apart
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
 from ..target.data import Data
@@ -185,9 +186,10 @@ def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: s
             "reference, with heavier tails than exp(-U)"
         )
     if not abs(integral - log_mean) <= APART * math.hypot(error, integral_error) + 1e-6:
+        by_integral, by_weights = told_apart(integral, log_mean)
         doubts.append(
-            f"thermodynamic integration gives {integral:.4g}, annealing {log_mean:.4g}: chains do not keep up with "
-            "the bridges, take more moves"
+            f"thermodynamic integration gives {by_integral}, annealing {by_weights}: chains do not keep up with the "
+            "bridges, take more moves"
         )
     error = math.inf if doubts else error
     number = len(plan.bridges) - 1

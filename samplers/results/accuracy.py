@@ -14,6 +14,7 @@ from recipe.errors import RecipeError
 from recipe.results import Findings, Row, aligned
 
 from .divergence import Divergence
+from .findings import told_apart
 from .functional import Functional
 from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
@@ -123,10 +124,11 @@ class Accuracy(Findings):
                 f"The chains do not agree yet (R-hat {self.r_hat:.3g}): take more steps before you believe this."
             )
         f = max(self.figures, key=lambda f: f.apart)
-        if f.apart > max(APART, self.threshold + 1):
+        if f.law is not None and f.apart > max(APART, self.threshold + 1):
+            value, law = told_apart(f.value, f.law)
             doubts.append(
-                f"The draws are not of the law that their step comes to ({f}: {f.value:.4g}, where pairs of chains "
-                f"come to {f.law:.4g} +- {f.law_error:.1g}): take a longer warmup."
+                f"The draws are not of the law that their step comes to ({f}: {value}, where pairs of chains "
+                f"come to {law} +- {f.law_error:.1g}): take a longer warmup."
             )
         if self.pairs is not None and self.pairs.lost:
             doubts.append(f"{self.pairs.lost} of the pairs of chains are lost: take a smaller step size.")

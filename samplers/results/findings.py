@@ -19,6 +19,16 @@ LATER = "call report()"  # ends the reason of a question that a report at a glan
 Scalars = dict[str, float]
 
 
+def told_apart(*numbers: float, digits: int = 4) -> list[str]:
+    """Numbers as text, of `digits` digits, or of as many more as those that differ take to read differently.
+
+    >>> told_apart(1.01004, 1.01), told_apart(1.4, 1.01)
+    (['1.01004', '1.01'], ['1.4', '1.01'])
+    """
+    words = [f"{x:.{digits}g}" for x in numbers]
+    return words if len(set(words)) >= len({*map(float, numbers)}) else told_apart(*numbers, digits=digits + 1)
+
+
 @dataclass(frozen=True)
 class Finding:
     """A question with its number, the standard error, the expected band from `low` to `high`, and a cure.
@@ -67,19 +77,19 @@ class Finding:
     @property
     def answer(self) -> str:
         """The number with its error, and the band, or the end of the band that is exceeded."""
-        error = "" if self.error is None else f" +- {self.error:.1g}"
+        value, error = f"{self.value:.4g}", "" if self.error is None else f" +- {self.error:.1g}"
         if self.ok:
             band = f"from {self.low:.4g}" if math.isinf(self.high) else f"{self.low:.4g} to {self.high:.4g}"
-        elif self.ok is None and self.value > self.high:
-            band = f"not known: chance leaves more than {self.high:.4g} in so few draws"
-        elif self.ok is None:
+        elif self.ok is None and self.value <= self.high:
             chance = "" if self.error is None else f": chance leaves {self.low:.4g} to {self.high:.4g}"
             band = f"not known{chance}"
         elif not math.isfinite(self.value):
             band = "no number"
         else:
-            band = f"above {self.high:.4g}" if self.value > self.high else f"below {self.low:.4g}"
-        return f"{self.value:.4g}{error}, {band}{self.power}"
+            value, end = told_apart(self.value, self.high if self.value > self.high else self.low)
+            band = f"above {end}" if self.value > self.high else f"below {end}"
+            band = f"not known: chance leaves more than {end} in so few draws" if self.ok is None else band
+        return f"{value}{error}, {band}{self.power}"
 
     @property
     def power(self) -> str:

@@ -19,6 +19,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError, warn
 
 from ..results.draws import Draws, named
+from ..results.findings import told_apart
 from ..target.foreign import check_has_value
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
@@ -218,12 +219,13 @@ def flag_risen(
     sites = sum(x[0].numel() for x in start.values())
     flagged = (chains.alive & (rise > FARTHEST * sites)).nonzero().flatten().tolist()
     if flagged:
+        risen, most = told_apart(float(rise[flagged].max()), FARTHEST * sites, digits=3)
         draws.info["diverged"] = draws.info["diverged"] | {str(chain): chains.moved for chain in flagged}
         warn(
             f"{chains.where}: {len(flagged)} of {len(chains)} chains have left every scale of the law, and count as "
             f"diverged: {named(dict.fromkeys(flagged, chains.moved), 'by step')}. U/T has risen by "
-            f"{float(rise[flagged].max()):.2g}, where no law of {sites} coordinates spreads over more than "
-            f"{FARTHEST * sites:.3g}. Take a smaller step size, or other starts of what is adapted."
+            f"{risen}, where no law of {sites} coordinates spreads over more than {most}. Take a smaller step size, or "
+            "other starts of what is adapted."
         )
 
 

@@ -24,6 +24,7 @@ from recipe.errors import RecipeError, warn
 from recipe.results import VERDICTS
 from recipe.symbols import Total
 
+from ..results.findings import told_apart
 from ..target.layout import by_block, position_of
 from ..target.target import Target
 from .plan import Plan, Stage
@@ -181,7 +182,8 @@ def check_stability(plan: Plan, energy: Any, parameters: Mapping, where: str) ->
     chain = linear_chain(step, step_size, matrix, temperature=plan.temperature(0), **parameters)
     damped = hessian.is_positive_definite and bool(entries(step.recipe.D))
     if chain.spectral_radius >= (1 - 1e-12 if damped else 1 + 1e-9):
-        what = f"the step is unstable at step_size = {step_size:g}: its spectral radius is {chain.spectral_radius:.4g}"
+        radius, _ = told_apart(chain.spectral_radius, 1.0)
+        what = f"the step is unstable at step_size = {step_size:g}: its spectral radius is {radius}"
         raise RecipeError(where, what, do="Take a smaller step size.")
 
 
