@@ -14,7 +14,7 @@ from integrators.streams import REFERENCE
 from recipe import Energy, Recipe
 from recipe.errors import RecipeError
 
-from ..target.independent import constraint_of_each, law_of_each
+from ..target.independent import of_each
 from ..target.layout import Layout
 from ..target.model import Model
 from ..target.potential import Position
@@ -216,7 +216,7 @@ def _check_law(name: str, law: Any, where: str) -> None:
 
 
 def _is_on_the_reals(support: Any) -> bool:
-    return constraint_of_each(support) in (constraints.real, constraints.real_vector)
+    return of_each(support) in (constraints.real, constraints.real_vector)
 
 
 def _gaussian(energy: Energy, where: str) -> Distribution:
@@ -248,12 +248,12 @@ def _shape(law: Distribution) -> torch.Size:
 
 
 def _mean(law: Distribution) -> torch.Tensor:
-    return law_of_each(law).loc
+    return of_each(law).loc
 
 
 def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
     """The root of the covariance, or its transpose, times x, `(chains, *shape)`."""
-    base = law_of_each(law)
+    base = of_each(law)
     if isinstance(base, Normal):
         return base.scale * x
     L = base.scale_tril
@@ -261,7 +261,7 @@ def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> 
 
 
 def _log_spread(law: Distribution) -> torch.Tensor:
-    base = law_of_each(law)
+    base = of_each(law)
     if isinstance(base, Normal):
         return base.scale.double().log().sum()
     return base.scale_tril.double().diagonal(dim1=-2, dim2=-1).log().sum()

@@ -4,19 +4,18 @@ Source: Papaspiliopoulos, Roberts & Skold 2007, "A general framework for the par
 section 2.1; Gorinova, Moore & Hoffman 2020, "Automatic reparameterisation of probabilistic programs", for degrees c.
 """
 
-from typing import Any
-
 import torch
 from torch.distributions import (
     AffineTransform,
     ComposeTransform,
     Distribution,
-    Independent,
     MultivariateNormal,
     Transform,
     TransformedDistribution,
     constraints,
 )
+
+from .independent import of_each
 
 
 class Coloured(Transform):
@@ -57,9 +56,7 @@ def centring(law: Distribution, degree: float) -> Transform | None:
     >>> centring(LogNormal(0.0, 2.0), 0.0)(torch.tensor(0.0))
     tensor(1.)
     """
-    of: Any = law
-    while isinstance(of, Independent):
-        of = of.base_dist
+    of = of_each(law)
     if isinstance(of, MultivariateNormal):
         return None if degree else Coloured(of.loc, of.scale_tril)
     if isinstance(of, TransformedDistribution):

@@ -8,7 +8,7 @@ from torch.distributions import Distribution, Transform, VonMises, identity_tran
 
 from recipe.errors import RecipeError
 
-from .independent import law_of_each
+from .independent import of_each
 
 DRAWS = 256  # of the prior, between which the nodes lie
 NODES = 8  # between two draws
@@ -22,7 +22,7 @@ def check_normalisation(law: Distribution, map: Transform, where: str, advice: s
 
     A prior that is cut, by a constraint, has an integral up to 1. Priors of several dimensions are not asked.
     """
-    law = law_of_each(law)
+    law = of_each(law)
     several = law.event_shape or map.codomain.event_dim
     if several or law.batch_shape.numel() * (NODES * DRAWS + 2 * BEYOND) > NUMBERS:
         return

@@ -11,7 +11,7 @@ from torch.distributions.constraints import Constraint
 
 from recipe.errors import RecipeError
 
-from .independent import constraint_of_each, law_of_each
+from .independent import of_each
 
 BOUNDS = ("lower_bound", "upper_bound")
 LAWS = (Normal, Cauchy, Laplace)  # whose tail probabilities are known
@@ -126,7 +126,7 @@ class Truncated:
 
 def truncated(law: Any, constraint: Constraint) -> Truncated | None:
     """The law within a constraint; None for other laws, subclasses among them, and where this is no interval."""
-    law, base = law_of_each(law), constraint_of_each(constraint)
+    law, base = of_each(law), of_each(constraint)
     bounds = [getattr(base, bound, None) for bound in BOUNDS]
     if type(law) not in LAWS or bounds == [None, None]:
         return None
@@ -135,7 +135,7 @@ def truncated(law: Any, constraint: Constraint) -> Truncated | None:
 
 def check_ends(constraint: Constraint, shape: torch.Size, where: str) -> None:
     """Refuses an interval whose ends are not in order, not finite, or of other numbers than those of the shape."""
-    base = constraint_of_each(constraint)
+    base = of_each(constraint)
     bounds = [getattr(base, bound) for bound in BOUNDS if hasattr(base, bound)]
     ends = [torch.as_tensor(bound, dtype=torch.float64) for bound in bounds]
     for end in ends:
@@ -157,7 +157,7 @@ def is_of_one_law(law: Any) -> bool:
     >>> is_of_one_law(Normal(torch.zeros(3), 1.0)), is_of_one_law(Normal(torch.arange(3.0), 1.0))
     (True, False)
     """
-    law = law_of_each(law)
+    law = of_each(law)
     if type(law) not in LAWS or not law.batch_shape:
         return False
     return all(bool((x == x[..., :1]).all()) for x in (law.loc, law.scale))
@@ -169,8 +169,8 @@ def cuts_nothing(constraint: Constraint, law: Any) -> bool:
     >>> cuts_nothing(torch.distributions.constraints.interval(0.0, 2 * math.pi), VonMises(0.0, 1.0))
     True
     """
-    law = law_of_each(law)
-    base, support = constraint_of_each(constraint), constraint_of_each(law.support)
+    law = of_each(law)
+    base, support = of_each(constraint), of_each(law.support)
     own, whole = ([getattr(of, bound, None) for bound in BOUNDS] for of in (base, support))
     if isinstance(law, VonMises):
         low, high = own
@@ -183,7 +183,7 @@ def cuts_nothing(constraint: Constraint, law: Any) -> bool:
 
 def wrapped(angle: torch.Tensor, constraint: Constraint | None) -> torch.Tensor:
     """The angle by full turns at or above the lower end of a constraint with one."""
-    low = getattr(constraint_of_each(constraint), BOUNDS[0], None)
+    low = getattr(of_each(constraint), BOUNDS[0], None)
     return angle if low is None else low + (angle - low).remainder(2 * math.pi)
 
 

@@ -15,7 +15,7 @@ from recipe.errors import RecipeError, did_you_mean
 
 from .centring import centring
 from .constraint_maps import ordered
-from .independent import constraint_of_each, law_of_each
+from .independent import of_each
 from .normalisation import check_normalisation
 from .torch_state import sample_of, seeded, unchecked
 from .truncation import NAMES, check_ends, cuts_nothing, is_of_one_law, truncated, wrapped
@@ -147,7 +147,7 @@ class Variable:
     def _sample(self, law: Distribution) -> torch.Tensor:
         """A draw of the prior, whose numbers are sorted where any order is as probable."""
         value = sample_of(law)
-        if isinstance(law_of_each(law), VonMises):  # torch draws it between -pi and pi
+        if isinstance(of_each(law), VonMises):  # torch draws it between -pi and pi
             value = wrapped(value, self.constraint)
         return value.sort(-1).values if self.is_sorted else value
 
@@ -227,7 +227,7 @@ def without_end(support: Any) -> Any:
     >>> without_end(constraints.interval(torch.tensor(2.0), torch.tensor(torch.inf)))
     GreaterThan(lower_bound=2.0)
     """
-    base = constraint_of_each(support)
+    base = of_each(support)
     is_endless = hasattr(base, "lower_bound") and torch.as_tensor(getattr(base, "upper_bound", 0.0)).isinf().all()
     return constraints.greater_than(base.lower_bound) if is_endless else support
 
