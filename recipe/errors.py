@@ -3,7 +3,8 @@
 import difflib
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
@@ -75,6 +76,25 @@ def did_you_mean(name: object, known: Iterable[object], *, most: int = 1) -> str
     if close:
         return "Did you mean " + " or ".join(f"'{other}'" for other in close) + "?"
     return f"Known here: {', '.join(names) or 'nothing'}."
+
+
+@contextmanager
+def of_the_caller(where: str, what: str, do: str, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns an error of a function of the caller's own into a RecipeError, after the words `what`.
+
+    RecipeErrors, and errors of the types `passed`, are raised as they are.
+
+    >>> with of_the_caller("model", "its prior fails", "Mend it."):
+    ...     1 / 0
+    Traceback (most recent call last):
+    recipe.errors.RecipeError: model: its prior fails: ZeroDivisionError: division by zero. Mend it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (RecipeError, *passed)):
+            raise
+        raise RecipeError(where, f"{what}: {type(error).__name__}: {error}", do=do) from error
 
 
 def of_known_arguments(where: str, do: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:

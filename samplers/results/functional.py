@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.func import vmap
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, of_the_caller
 
 FUNCTION = "Pass a function of theta of one draw, in torch, that returns a real tensor."
 
@@ -37,13 +37,8 @@ class Functional:
     def at(self, theta: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Its values at theta of all chains, `(chains, ...)`, by its name."""
         position: Any = theta if len(theta) > 1 else next(iter(theta.values()))
-        try:
+        with of_the_caller(self.where, f"{self.name} fails, called with theta", FUNCTION, (torch.OutOfMemoryError,)):
             values = vmap(self.function)(position)
-        except (RecipeError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:  # of the caller's own function
-            what = f"{self.name} fails, called with theta: {type(error).__name__}: {error}"
-            raise RecipeError(self.where, what, do=FUNCTION) from error
         if not torch.is_tensor(values) or not values.is_floating_point():
             got = values.dtype if torch.is_tensor(values) else f"a {type(values).__name__}"
             raise RecipeError(self.where, f"{self.name} returns {got}", do=FUNCTION)

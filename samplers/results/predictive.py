@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 
 from recipe.arguments import integer, number
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, of_the_caller
 
 from .tensor_checks import STATE, check_tensors, checked, distributions, expanded, noise_variances, tensor_of
 
@@ -272,13 +272,8 @@ def _of_module(module: torch.nn.Module, draws: Mapping[str, torch.Tensor]) -> Ca
 def _predictions(function: Callable, theta: Any, rows: Any) -> torch.Tensor:
     """The predictions of a model for some rows; refused where there is not one for each row."""
     number = len(rows[0] if isinstance(rows, tuple) else rows)
-    try:
+    with of_the_caller(WHERE, "the model fails, called with theta and rows", FUNCTION, (torch.OutOfMemoryError,)):
         predictions = function(theta, rows)
-    except (RecipeError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # of the caller's own function
-        what = f"the model fails, called with theta and rows: {type(error).__name__}: {error}"
-        raise RecipeError(WHERE, what, do=FUNCTION) from error
     is_tensor = torch.is_tensor(predictions)
     if not is_tensor or not predictions.dim() or len(predictions) != number:
         got = f"the shape {tuple(predictions.shape)}" if is_tensor else f"a {type(predictions).__name__}"

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ MEAN = "num_data times the mean over the batch, plus the prior"
 Point = torch.Tensor | dict[str, torch.Tensor]  # one chain's target
 
 
+@dataclass(frozen=True, eq=False)
 class ControlVariate:
     """An energy U~(theta, batch) with a control variate, as made by `control_variate`.
 
@@ -35,11 +37,10 @@ class ControlVariate:
     tensor(6.)
     """
 
-    def __init__(self, energy: Callable, center: Point, full: Point, num_data: int):
-        self.energy = energy
-        self.center = center
-        self.full = full
-        self.num_data = num_data
+    energy: Callable
+    center: Point
+    full: Point
+    num_data: int
 
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
         """U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>."""
@@ -271,11 +272,4 @@ def _tried(
 
 
 def _check_scale(where: str, energy: Callable, at: Point, rows: Data, chunk: int) -> None:
-    check_mean(
-        f"{where}, energy",
-        lambda batch: energy(at, batch),
-        rows.batch,
-        rows.rows,
-        chunk,
-        wanted=MEAN,
-    )
+    check_mean(f"{where}, energy", lambda batch: energy(at, batch), rows.batch, rows.rows, chunk, wanted=MEAN)

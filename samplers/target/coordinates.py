@@ -362,14 +362,14 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
             what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
             raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")
         coordinates = Mapped(next(iter(recipe.maps.values())))
-        return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
-    coordinates = own if coordinates is None else coordinates
-    if coordinates is None:
+    elif coordinates is None and own is None:
         return None, energy
-    _check_coordinates(coordinates, recipe, energy, scope, where)
-    if own is not None and _outermost(coordinates).account() != own.account():
-        what = f"the energy is of {own}, and the coordinates do not end there"
-        raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
+    else:
+        coordinates = own if coordinates is None else coordinates
+        _check_coordinates(coordinates, recipe, energy, scope, where)
+        if own is not None and _outermost(coordinates).account() != own.account():
+            what = f"the energy is of {own}, and the coordinates do not end there"
+            raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
     return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
 
 

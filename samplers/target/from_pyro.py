@@ -1,6 +1,6 @@
 """Models of Pyro as energies."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.distributions import biject_to
 
-from recipe.errors import RecipeError
+from recipe.errors import RecipeError, of_the_caller
 
 from .model import Model, constrained
 from .normalisation import check_normalisation
@@ -47,12 +47,9 @@ class Program:
         import pyro
 
         trace = self.trace(values)
-        for name, node in trace.nodes.items():
-            if node["type"] == "sample" and not node["is_observed"] and type(node["fn"]).__name__ != SUBSAMPLE:
-                raise RecipeError(WHERE, f"{CHANGES}: {name}", do="Draw the same ones in each run.")
-        for name in values:
-            if name not in trace.nodes:
-                raise RecipeError(WHERE, f"{CHANGES}: {name}", do="Draw the same ones in each run.")
+        drawn = [(name, node) for name, node in trace.nodes.items() if node["type"] == "sample"]
+        others = [name for name, node in drawn if not node["is_observed"] and type(node["fn"]).__name__ != SUBSAMPLE]
+        _check_same([*others, *(name for name in values if name not in trace.nodes)])
         with STACK, unchecked, pyro.validation_enabled(False):
             return trace.log_prob_sum()
 
@@ -95,15 +92,10 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
     if not callable(model):
         raise RecipeError(WHERE, f"it is a function with pyro.sample statements, got {model!r}", do="Pass the model.")
     program = Program(model, args, kwargs)
-    try:
-        with seeded(0):
-            first, *others = [program.latent() for _ in range(RUNS)]
-            _check_seen(program, first)
-    except RecipeError:
-        raise
-    except Exception as error:  # raised by the caller's model
-        what = f"the model fails when it is run: {type(error).__name__}: {error}"
-        raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and its arguments.") from error
+    do = "Pass a function with pyro.sample statements, and its arguments."
+    with of_the_caller(WHERE, "the model fails when it is run", do), seeded(0):
+        first, *others = [program.latent() for _ in range(RUNS)]
+        _check_seen(program, first)
     if not first:
         what = "it draws no latent variable: it has no pyro.sample statement without obs="
         raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and give one no obs=.")
@@ -150,11 +142,15 @@ def _check_seen(program: Program, nodes: Mapping[str, Any]) -> None:
             raise RecipeError(f"{WHERE}, {name!r}", what, do="Mask the law of the data, by .mask(seen).")
 
 
+def _check_same(others: Sequence[str]) -> None:
+    """Refuse a run with variables that another run does not have."""
+    if others:
+        raise RecipeError(WHERE, f"{CHANGES}: {', '.join(others)}", do="Draw the same ones in each run.")
+
+
 def _check_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     """Refuse variables, shapes or supports that change from run to run."""
-    if first.keys() != second.keys():
-        names = ", ".join(sorted(first.keys() ^ second.keys()))
-        raise RecipeError(WHERE, f"{CHANGES}: {names}", do="Draw the same ones in each run.")
+    _check_same(sorted(first.keys() ^ second.keys()))
     for name, node in first.items():
         shapes = [tuple(n["value"].shape) for n in (node, second[name])]
         if shapes[0] != shapes[1]:

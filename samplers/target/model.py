@@ -17,7 +17,7 @@ from recipe.results import html_table
 from .coordinates import Coordinates
 from .layout import Layout
 from .likelihood import check_likelihood
-from .observed import Observed, observed_of, predictive
+from .observed import LAW, Observed, observed_of
 from .torch_state import seeded, unchecked
 from .variables import ByName, Prior, Variable, variables_of
 
@@ -160,7 +160,17 @@ class Model:
         >>> {name: tuple(x.shape) for name, x in one.predictive(one.prior(5)).items()}
         {'y': (1, 5, 3), 'square': (1, 5)}
         """
-        return predictive(self, draws, seed)
+        where = "model, predictive"
+        if not isinstance(self.log_likelihood, Observed):
+            what = "the likelihood is a function of the variables, from which no data are drawn"
+            raise RecipeError(where, what, do=LAW)
+        for name, shape in self.shapes.items():
+            got = tuple(draws[name].shape[2:]) if name in draws else None
+            if got != shape:
+                what = f"there are no draws of '{name}'" if got is None else f"draws of '{name}' have the shape {got}"
+                raise RecipeError(where, what, do=f"Pass draws of the model: (chains, draws, *{shape}).")
+        seed = integer(where, "seed", seed, least=0)
+        return self.log_likelihood.predicted({name: draws[name] for name in self.shapes}, seed)
 
     def _exact_draw(self) -> Mapping[str, torch.Tensor]:
         """A draw of all variables within their constraints; refused where these are seldom met."""

@@ -26,17 +26,13 @@ def check_normalisation(law: Distribution, map: Transform, where: str, advice: s
     several = law.event_shape or map.codomain.event_dim
     if several or law.batch_shape.numel() * (NODES * DRAWS + 2 * BEYOND) > NUMBERS:
         return
-    integral = torch.full((1,), math.inf) if _is_periodic(law, map) else _integrals(law, map)
+    is_periodic = isinstance(law, VonMises) and map == identity_transform  # torch says that its support is real
+    integral = torch.full((1,), math.inf) if is_periodic else _integrals(law, map)
     wrong = (integral > MOST) | (integral < (0 if is_cut else LEAST))
     if wrong.any():
         worst = float(integral[wrong].flatten()[0])
         what = f"the integral of its prior {law} over the values in which chains move is {worst:.3g}, not 1"
         raise RecipeError(where, what, do=advice)
-
-
-def _is_periodic(law: Distribution, map: Transform) -> bool:
-    """Whether the density of an angle repeats over all numbers: torch says that its support is real."""
-    return isinstance(law, VonMises) and map == identity_transform
 
 
 def _integrals(law: Distribution, map: Transform) -> torch.Tensor:

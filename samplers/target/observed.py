@@ -9,8 +9,7 @@ from torch.distributions import Distribution, constraints
 
 from integrators import noise
 from integrators.streams import PREDICTED
-from recipe.arguments import integer
-from recipe.errors import RecipeError, first_line, in_short
+from recipe.errors import RecipeError, first_line, of_the_caller
 
 from .likelihood import in_words
 from .torch_state import seeded, unchecked
@@ -84,7 +83,10 @@ class Observed:
 
     def check(self, theta: Values) -> None:
         """Refuse functions that fail at theta, and data outside of a support that is the same at every theta."""
-        found = {name: self._at_draw(name, theta) for name in self.functions}
+        found: dict[str, Any] = {}
+        for name in self.functions:
+            with of_the_caller(f"model, {name!r}", "its function fails", f"Compute with {in_words(theta)}."):
+                found[name] = self.at(name, theta)
         for name, y in self.data.items():
             law = found[name]
             own = type(law).support
@@ -101,17 +103,6 @@ class Observed:
                 raise RecipeError(
                     f"model, {name!r}", what, do="Give data that the law can have, or nan where one is missing."
                 )
-
-    def _at_draw(self, name: str, theta: Values) -> Any:
-        """`at` a draw of the priors; refused with the variables that the function was given where it fails."""
-        try:
-            return self.at(name, theta)
-        except RecipeError:
-            raise
-        except Exception as error:  # raised by the caller's function
-            what = f"its function fails: {in_short(error)}"
-            do = f"Compute with {in_words(theta)}."
-            raise RecipeError(f"model, {name!r}", what, do=do) from error
 
     @torch.no_grad()
     def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -165,19 +156,3 @@ def _sampled(name: str, law: Distribution) -> torch.Tensor:
     except NotImplementedError as error:
         what = f"its law, {type(law).__name__}, has no method `sample`"
         raise RecipeError(f"model, {name!r}", what, do="Write it, or predict by a function of the draws.") from error
-
-
-def predictive(model: Any, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Data and quantities at draws of a model's variables, `(chains, draws, ...)`, after a check of both."""
-    where = "model, predictive"
-    if not isinstance(model.log_likelihood, Observed):
-        what = "the likelihood is a function of the variables, from which no data are drawn"
-        raise RecipeError(where, what, do=LAW)
-    for name, shape in model.shapes.items():
-        got = tuple(draws[name].shape[2:]) if name in draws else None
-        if got != shape:
-            what = f"there are no draws of '{name}'" if got is None else f"draws of '{name}' have the shape {got}"
-            raise RecipeError(where, what, do=f"Pass draws of the model: (chains, draws, *{shape}).")
-    return model.log_likelihood.predicted(
-        {name: draws[name] for name in model.shapes}, integer(where, "seed", seed, least=0)
-    )

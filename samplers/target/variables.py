@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Transform, VonMises, biject_to, co
 from torch.distributions.constraints import Constraint
 
 from recipe.arguments import check_known, number
-from recipe.errors import RecipeError, did_you_mean
+from recipe.errors import RecipeError, did_you_mean, of_the_caller
 
 from .centring import centring
 from .constraint_maps import ordered
@@ -189,13 +189,8 @@ class Variable:
         """The prior given the variables before; refused unless a distribution."""
         law: Any = self.prior
         if callable(law):
-            try:
+            with of_the_caller(where, "its prior fails", "It is a function of a dict of the variables before it."):
                 law = self.law(before)
-            except RecipeError:
-                raise
-            except Exception as error:  # raised by the caller's function
-                what = f"its prior fails: {type(error).__name__}: {error}"
-                raise RecipeError(where, what, do="It is a function of a dict of the variables before it.") from error
         if not isinstance(law, Distribution):
             what = f"its prior is a distribution of torch.distributions, or a function that returns one, got {law!r}"
             raise RecipeError(
