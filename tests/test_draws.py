@@ -61,6 +61,12 @@ def test_blocks_that_disagree_on_chains_and_draws_are_refused(values):
         Draws(values, info={})
 
 
+@pytest.mark.parametrize("values", [[[1.0, 2.0]], {"theta": np.zeros((2, 9))}, {"theta": [[1.0, 2.0]]}])
+def test_blocks_that_are_no_tensors_are_refused(values):
+    with pytest.raises(RecipeError, match="not a tensor. Pass a dict of tensors"):
+        Draws(values, info={})
+
+
 @pytest.mark.parametrize("info", [{"seed": torch.tensor(1)}, {"run": object()}, ["seed"]])
 def test_info_that_is_not_json_is_refused(info):
     with pytest.raises(RecipeError, match="info is not plain JSON data"):

@@ -456,6 +456,9 @@ def one(**more):
     return torch.nn.Parameter(torch.ones(3, **more))
 
 
+FIXED = one()
+
+
 @pytest.mark.parametrize(
     "make, text",
     [
@@ -487,6 +490,17 @@ def one(**more):
         (lambda O: O([torch.nn.Parameter(torch.tensor([math.inf]))], num_data=5, lr=0.1), "not finite"),
         (lambda O: O([torch.nn.Parameter(torch.ones(4, 4)[:, ::2])], num_data=5, lr=0.1), "holes"),
         (lambda O: O(shared(), num_data=5, lr=0.1), "share memory"),
+        (lambda O: O([], num_data=5, lr=0.1), r"empty parameter list. Pass network.parameters\(\)"),
+        (lambda O: O(iter(()), num_data=5, lr=0.1), r"empty parameter list. Pass network.parameters\(\)"),
+        (lambda O: O(None, num_data=5, lr=0.1), r"not iterable. Pass network.parameters\(\)"),
+        (lambda O: O(torch.ones(3), num_data=5, lr=0.1), r"got torch.FloatTensor. Pass .* a list of weights"),
+        (lambda O: O({"w": one()}, num_data=5, lr=0.1), "one of the params is str. Pass .* a list of weights"),
+        (lambda O: O([2 * one()], num_data=5, lr=0.1), "non-leaf Tensor. Pass"),
+        (lambda O: O([{"lr": 0.1}], num_data=5), "no 'params'. Pass .* under 'params'"),
+        (lambda O: O([{"params": []}], num_data=5, lr=0.1), "a group has no parameters. Pass"),
+        (lambda O: O(2 * [{"params": [FIXED]}], num_data=5, lr=0.1), "in more than one parameter group. Pass"),
+        (lambda O: O([one()], num_data=5, lr=0.1).add_param_group([one()]), "must be a dict, but got .* Pass"),
+        (lambda O: O([one()], num_data=5, lr=0.1).step(torch.ones(())), r"the closure is a Tensor. Call loss.backward"),
     ],
 )
 def test_parameters_and_settings_that_do_not_fit_are_refused_at_once(make, text):

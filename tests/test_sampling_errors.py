@@ -29,6 +29,7 @@ from samplers import (
     SGLDSAMarginal,
     UnderdampedLangevin,
     posterior,
+    tune,
 )
 from samplers.running import watching
 from samplers.running.schedules import Cyclical
@@ -88,7 +89,7 @@ def call(recipe=SGLD, energy=bowl, **more):
 
 @pytest.fixture
 def no_step(monkeypatch):
-    """Fail where a run gets as far as its first step."""
+    """Fail where a run gets as far as its first step; `tune` is imported before, whose modules know Bar by name."""
 
     def begun(*arguments, **more):
         raise AssertionError("the run began: the input was not refused before the first step")
@@ -271,18 +272,21 @@ def test_a_wrong_energy_is_refused(call, words, no_step):
 
 
 @pytest.mark.parametrize(
-    "energy, error, words",
+    "wrong, error, words",
     [
-        (lambda theta: (theta @ torch.ones(3, 3)).sum(), RuntimeError, "cannot be multiplied"),
-        (lambda theta: (theta + None).sum(), TypeError, "unsupported operand"),
-        (lambda theta: 1 / 0 * theta.sum(), ZeroDivisionError, "division"),
+        (call(energy=lambda theta: (theta @ torch.ones(3, 3)).sum()), RuntimeError, ["(2,)", "cannot be multiplied"]),
+        (call(energy=of_rows, data=torch.ones(10, 5)), RuntimeError, ["(2,) and a batch of shape (10, 5)", "init"]),
+        (call(energy=lambda theta: theta["b"].sum(), init={"a": ZERO}), KeyError, ["{'a': (2,)}", "'b'", "names"]),
+        (call(energy=lambda theta: (theta + None).sum()), TypeError, ["unsupported operand", "mend it"]),
+        (call(energy=lambda theta: 1 / 0 * theta.sum()), ZeroDivisionError, ["division by zero", "mend it"]),
+        (lambda: tune("mala", lambda theta: theta @ torch.ones(3), init=ZERO), RuntimeError, ["(2,)", "init"]),
     ],
-    ids=["shapes", "type", "zero"],
+    ids=["shapes", "data", "names", "type", "zero", "tune"],
 )
-def test_an_error_inside_of_the_energy_is_raised_as_it_is(energy, error, words, no_step):
-    with pytest.raises(error, match=words) as raised:
-        call(energy=energy)()
-    assert not isinstance(raised.value, RecipeError)
+def test_an_error_inside_of_the_energy_is_told_with_the_shapes_of_its_arguments(wrong, error, words, no_step):
+    with pytest.raises(RecipeError, match=".*".join(map(re.escape, ["energy: it fails at theta", *words]))) as raised:
+        wrong()
+    assert type(raised.value.__cause__) is error
 
 
 @table(
@@ -436,6 +440,22 @@ def test_wrong_data_are_refused(call, words, no_step):
     ]
 )
 def test_a_mean_likelihood_needs_the_number_of_data(call, words):
+    refused(call, words)
+
+
+def mean_of_rows(likelihood=lambda theta, rows: ((rows - theta) ** 2).sum(1), prior=bowl):
+    return call(energy=posterior(likelihood, prior, num_data=10), data=ROWS)
+
+
+@table(
+    [
+        ("no likelihood", lambda: mean_of_rows(ROWS), ["negative_log_likelihood is a Tensor", "Pass a function"]),
+        ("no prior", lambda: mean_of_rows(prior=None), ["negative_log_prior is a NoneType", "flat prior"]),
+        ("likelihood of nothing", mean_of_rows(lambda theta, rows: None), ["likelihood is a NoneType", "Return"]),
+        ("prior of nothing", mean_of_rows(prior=lambda theta: None), ["prior is a NoneType", "Return one number"]),
+    ]
+)
+def test_a_likelihood_or_prior_that_is_none_is_refused(call, words, no_step):
     refused(call, words)
 
 

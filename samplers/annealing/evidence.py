@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import integrators
 from integrators.initial_state import complete_state, stationary_start
@@ -250,7 +250,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     """U of the target and R of the reference; RecipeError for an energy without values or a finite integral."""
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
-    target = _target(recipe, energy, law, rows, position, where)
+    target = _target(recipe, energy, law, rows, position)
     check_has_value(target.whole, where, "annealing compares values of U")
     _check_tails(target, position, law, where)
     if law.is_gaussian:
@@ -258,16 +258,10 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     return Energies(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
 
 
-def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position, where: str) -> Target:
-    """The target, U at positions of all chains; RecipeError where the energy fails at draws of the reference."""
-    if isinstance(energy, Energy):
-        return target_of(energy, [energy_step(energy, recipe.targets)], position, law.layout, rows)
-    try:
-        return target_of(energy, [], position, law.layout, rows)
-    except (RuntimeError, LookupError, TypeError, AttributeError) as error:
-        shapes = tree_map(lambda x: tuple(x.shape[1:]), position)
-        what = f"the energy fails at a draw of the reference, of shape {law.layout.shapes or shapes}: {error}"
-        raise RecipeError(where, what, do="Give a reference of the blocks and shapes that the energy takes.") from error
+def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position) -> Target:
+    """The target, U at positions of all chains."""
+    steps = [energy_step(energy, recipe.targets)] if isinstance(energy, Energy) else []
+    return target_of(energy, steps, position, law.layout, rows)
 
 
 def _check_tails(target: Target, position: Position, law: Reference, where: str) -> None:

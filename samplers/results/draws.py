@@ -64,6 +64,10 @@ class Draws(Mapping):
         log_weights: Any = None,
         again: Any = None,
     ):
+        for name, value in values.items() if isinstance(values, Mapping) else [("values", values)]:
+            if not torch.is_tensor(value):
+                what = f"{name} is a {type(value).__name__}, not a tensor"
+                raise RecipeError("draws", what, do="Pass a dict of tensors: torch.as_tensor(x), say.")
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         sizes = {shape[:2] for shape in shapes.values()}
         if len(sizes) != 1 or len(*sizes) != 2:

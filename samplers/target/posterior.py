@@ -22,11 +22,15 @@ class Posterior:
 
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
         """U~ at theta, of one chain, on a batch."""
-        terms = self.negative_log_likelihood(theta, batch)
-        if terms.dim() > 1:
-            what = f"the likelihood has the shape {tuple(terms.shape)}"
-            raise RecipeError("posterior", what, do="Return the mean over the batch, or one value per example.")
-        return self.num_data * terms.mean() + self.negative_log_prior(theta)
+        terms, prior = self.negative_log_likelihood(theta, batch), self.negative_log_prior(theta)
+        if not torch.is_tensor(terms) or terms.dim() > 1:
+            got = f"has the shape {tuple(terms.shape)}" if torch.is_tensor(terms) else f"is a {type(terms).__name__}"
+            do = "Return the mean over the batch, or one value per example."
+            raise RecipeError("posterior", f"the likelihood {got}", do=do)
+        if not isinstance(prior, (torch.Tensor, int, float)):
+            what = f"the prior is a {type(prior).__name__}"
+            raise RecipeError("posterior", what, do="Return one number: -log of its density at theta.")
+        return self.num_data * terms.mean() + prior
 
 
 def posterior(
@@ -35,7 +39,7 @@ def posterior(
     """The energy U~(theta, batch) = num_data * mean likelihood term + prior term, an unbiased estimate of U.
 
     `negative_log_likelihood(theta, batch)` returns the mean over the batch or one value per example, `(batch_size,)`;
-    the prior is not scaled. `num_data`: the number of data. Raises RecipeError without `num_data`.
+    the prior is not scaled. `num_data`: the number of data. Raises RecipeError without `num_data` or a function.
 
     >>> energy = posterior(lambda theta, x: (x - theta)**2/2, lambda theta: theta**2/200, num_data=10)
     >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
@@ -49,6 +53,12 @@ def posterior(
         what=f"num_data is the number of data, a positive integer, got {num_data!r}",
         do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).",
     )
+    if not callable(negative_log_likelihood):
+        what = f"negative_log_likelihood is a {type(negative_log_likelihood).__name__}"
+        raise RecipeError("posterior", what, do="Pass a function of (theta, batch).")
+    if not callable(negative_log_prior):
+        what = f"negative_log_prior is a {type(negative_log_prior).__name__}"
+        raise RecipeError("posterior", what, do="Pass a function of theta; lambda theta: 0.0 is a flat prior.")
     return Posterior(negative_log_likelihood, negative_log_prior, rows)
 
 

@@ -18,7 +18,7 @@ from .layout import Layout
 from .potential import Jet, Orders, differentiated
 from .slopes import slopes_near
 from .tape import Tapes
-from .vectorised import OF_STATES, Vectorised, axes, explained, is_fine_in_turn, of_chain
+from .vectorised import OF_STATES, PASSED_ON, Vectorised, axes, explained, is_fine_in_turn, of_chain
 
 ENERGY = "sample, energy"  # where of a RecipeError
 ALIKE = 0.1  # relative difference of slopes by the gradient and by differences
@@ -173,10 +173,30 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     _check_callable(energy, data)
     at: Any = tree_map(lambda x: x.detach().clone().requires_grad_(), theta)
     batch = () if data is None else (data.first(),)
-    with torch.enable_grad(), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
-        value = _call(energy, layout.seen(at), batch)
+    seen = layout.seen(at)
+    with torch.enable_grad(), _told(seen, batch), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
+        value = _call(energy, seen, batch)
     _check_value(value)
     return Traced(energy, in_turn=of_many and not _vectorises(layout.energy(energy), at, batch))
+
+
+@contextmanager
+def _told(theta: Any, batch: tuple) -> Iterator[None]:
+    """Turns an error that an energy raises into a RecipeError with the shapes of its arguments."""
+    try:
+        yield
+    except PASSED_ON:
+        raise
+    except Exception as error:  # raised by the caller's function
+        batch_in_words = f" and a batch of shape {_shapes(batch[0])}" if batch else ""
+        what = f"it fails at theta of shape {_shapes(theta)}{batch_in_words}: {in_short(error)}"
+        do = "Give init, or the reference, the shapes that it takes, by the same names; or mend it."
+        raise RecipeError(ENERGY, what, do=do) from error
+
+
+def _shapes(x: Any) -> Any:
+    """The shape of a tensor, or those of tensors in a dict or a tuple."""
+    return tree_map(lambda part: tuple(part.shape), x)
 
 
 @contextmanager

@@ -30,7 +30,15 @@ from .group import CHECKED, Group, Sampler
 from .loop_report import report_of_loop
 from .monitors import Clipping, Monitors
 from .rates import SETTINGS, Setting, in_words
-from .refusals import BOOKKEPT, check_order, warn_of_law, warn_of_layers, without_frozen
+from .refusals import (
+    BOOKKEPT,
+    check_order,
+    check_some,
+    torch_explained,
+    warn_of_law,
+    warn_of_layers,
+    without_frozen,
+)
 from .stacked import chains_of
 from .tensors import check_parameters, values_of
 
@@ -118,7 +126,8 @@ class Optimizer(torch.optim.Optimizer):
             "weight_decay": weight_decay,
         }
         of_recipe = {name: parameters.get(name) for name in step.parameters}
-        super().__init__(params, own | of_recipe | {"step_number": 0})
+        with torch_explained(where):
+            super().__init__(params, own | of_recipe | {"step_number": 0})
 
     @property
     def recipe(self) -> Recipe:
@@ -162,12 +171,14 @@ class Optimizer(torch.optim.Optimizer):
         Raises RecipeError, and adds no group, for unknown or invalid settings, for parameters that cannot be moved,
         and where all are frozen.
         """
-        super().add_param_group(param_group)
+        where = self.sampler.where
+        with torch_explained(where):
+            super().add_param_group(param_group)
         group = self.param_groups[-1]
         held = without_frozen(group)
-        group["sampler"] = self.sampler.identity(group["params"])
-        where = self.sampler.where
         try:
+            check_some(where, group["params"])
+            group["sampler"] = self.sampler.identity(group["params"])
             check_parameters(where, group["params"])
             known = {*SETTINGS, *self.sampler.step.parameters, *BOOKKEPT}
             check_known(where, "'{}' is not a setting of a group", group, known)
@@ -208,6 +219,9 @@ class Optimizer(torch.optim.Optimizer):
     def _step(self, closure: Callable[[], Any] | None, observe: Mapping[str, torch.Tensor] | None) -> Any:
         """Makes one step, without torch's hooks."""
         loss = None
+        if not (closure is None or callable(closure)):
+            what = f"the closure is a {type(closure).__name__}"
+            raise RecipeError(f"{self.sampler.where}, step", what, do="Call loss.backward() first, then step().")
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()

@@ -1,5 +1,7 @@
 """What an Optimizer refuses or warns of when it is made: its arguments, its recipe, and frozen parameters."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from inspect import getgeneratorlocals
 from types import GeneratorType
 from typing import Any
@@ -8,7 +10,7 @@ import torch
 
 from integrators.step import Step
 from recipe import Recipe
-from recipe.errors import RecipeError, warn
+from recipe.errors import RecipeError, first_line, warn
 
 from ..target.layers import is_random
 
@@ -24,6 +26,28 @@ def check_order(params: object, recipe: object) -> None:
         what = "the recipe is given first, in the place of the parameters"
         do = 'Write Optimizer(network.parameters(), "sghmc", ...), as torch does.'
         raise RecipeError("Optimizer", what, do=do)
+
+
+PARAMETERS = "Pass network.parameters(), a list of weights, or of dicts with weights under 'params'."
+
+
+@contextmanager
+def torch_explained(where: str) -> Iterator[None]:
+    """Turns what torch refuses of parameters and of groups into a RecipeError."""
+    try:
+        yield
+    except RecipeError:
+        raise
+    except KeyError as error:
+        raise RecipeError(where, f"a group of parameters has no {error}", do=PARAMETERS) from error
+    except (TypeError, ValueError) as error:
+        raise RecipeError(where, first_line(error), do=PARAMETERS) from error
+
+
+def check_some(where: str, params: Sequence[torch.Tensor]) -> None:
+    """Refuses a group without parameters."""
+    if not params:
+        raise RecipeError(where, "a group has no parameters", do=PARAMETERS)
 
 
 def warn_of_layers(where: str, params: Any) -> None:
