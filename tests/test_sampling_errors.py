@@ -28,6 +28,7 @@ from samplers import (
     SGLDSAGibbs,
     SGLDSAMarginal,
     UnderdampedLangevin,
+    evidence,
     posterior,
     tune,
 )
@@ -41,6 +42,7 @@ a, b = symbols("a b", real=True)
 ZERO = torch.zeros(2)
 ORIGIN = {"x": torch.tensor(0.0), "y": torch.tensor(0.0)}
 ROWS = torch.ones(10, 2)
+HOLED = ROWS.index_fill(0, torch.tensor(7), math.nan)
 BOWL = Energy((a, b), U=2 * a**2 + b**2)
 GAUSSIAN = Recipe(name="gaussian", state=(theta,), H=total(theta**2) / 2, D={theta: 1})
 POSITIVE = Recipe(name="positive", state=(w,), H=potential(w), D={w: w})
@@ -298,6 +300,22 @@ def test_an_error_inside_of_the_energy_is_told_with_the_shapes_of_its_arguments(
             call(energy=of_rows, data=torch.ones(200, 2).index_fill(0, torch.tensor(57), math.nan), batch_size=2),
             ["gradient", "not finite on row 57 of the data", "Mend the row"],
         ),
+        ("NaN in a row of all data", call(energy=of_rows, data=HOLED), ["not finite on row 7 of", "Mend the row"]),
+        (
+            "NaN in a row, tuned",
+            lambda: tune("mala", of_rows, data=HOLED, init=ZERO, progress=False),
+            ["mala, tune: ", "not finite on row 7 of the data", "Mend the row"],
+        ),
+        (
+            "NaN in a row, tuned on minibatches",
+            lambda: tune("sgld", of_rows, data=HOLED, batch_size=2, metropolis=False, init=ZERO, progress=False),
+            ["sgld, tune: ", "not finite on row 7 of the data", "Mend the row"],
+        ),
+        (
+            "NaN in a row, of the evidence",
+            lambda: evidence("mala", of_rows, data=HOLED, reference=torch.distributions.Normal(ZERO, 1.0)),
+            ["mala, evidence: ", "not finite on row 7 of the data", "Mend the row"],
+        ),
         (
             "in one chain",
             call(energy=lambda theta: theta.log().sum(), init=torch.tensor([[1.0, 1.0], [1.0, 0.0]])),
@@ -322,6 +340,12 @@ def test_an_error_inside_of_the_energy_is_told_with_the_shapes_of_its_arguments(
 )
 def test_a_start_without_a_finite_gradient_is_refused(call, words, no_step):
     refused(call, words)
+
+
+@pytest.mark.parametrize("spread", [lambda rows: 1.0, lambda rows: rows.std()], ids=["sum", "over the spread of all"])
+def test_an_energy_that_mends_its_data_is_sampled(spread):
+    """The spread is 0, and the energy infinite, on a batch that has the row with NaN alone."""
+    assert call(energy=lambda t, rows: of_rows(t, rows.nan_to_num()) / spread(rows.nan_to_num()), data=HOLED)()
 
 
 @pytest.mark.parametrize("sign, warned", [(-1, True), (1, False)], ids=["log-density", "energy"])

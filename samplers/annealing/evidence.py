@@ -23,6 +23,7 @@ from ..target.foreign import check_has_value, with_gradient
 from ..target.layout import by_block
 from ..target.potential import VALUE, Position
 from ..target.rounding import rounding_of
+from ..target.rows import check_rows
 from ..target.symbolic import energy_step
 from ..target.target import Target, check_energy_is_asked_for, check_unweighted, data_of, target_of
 from ..target.traced import Traced
@@ -252,6 +253,7 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     rows = data_of(energy, data, None, position, where)
     target = _target(recipe, energy, law, rows, position)
     check_has_value(target.whole, where, "annealing compares values of U")
+    check_rows(target, position, where)
     _check_tails(target, position, law, where)
     if law.is_gaussian:
         return Energies(law, target)

@@ -24,6 +24,7 @@ from ..target.foreign import check_has_value
 from ..target.layout import by_block, position_of
 from ..target.potential import SLOPE, VALUE, Jet, Orders
 from ..target.rounding import rounding_error, rounding_of
+from ..target.rows import check_rows
 from .chains import Chains
 from .inputs import Inputs, Rows
 from .plan import Plan
@@ -54,6 +55,7 @@ def check_at_start(
         check_has_value(inputs.target.whole, where, "an exchange compares values of U")
     trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
     gradient = trial.gradient(trial.start)
+    check_rows(inputs.target, position_of(step.recipe, trial.start), where)
     for name, x in gradient.items():
         bad = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
         if len(bad):
@@ -67,8 +69,6 @@ def check_at_start(
     if compares or isinstance(step, MetropolisedStep):  # which sums changes of U by site where it has a formula
         rounding = trial.check_value(temperature if compares else None)
     trial.check_periods()
-    if inputs.target.is_minibatched:
-        trial.check_rows()
     if trial.falls():
         warn(
             f"{where}: the energy falls without bound away from the start. U is -log density: was a "
@@ -141,23 +141,6 @@ class Trial:
         if twice is not None and (twice - U).abs() > SAME * (1 + U.abs()):
             what = f"U is {float(U):.6g} on all data, and {float(twice):.6g} on two copies of all: no estimate of one U"
             raise RecipeError(self.where, what, do="Scale by num_data/len(batch), as samplers.posterior does.")
-
-    def check_rows(self) -> None:
-        """Refuse a row of the data with numbers that are not finite, if the gradient on it is not finite either."""
-        data, rows = self.inputs.target.data, self.inputs.rows(0, 1)
-        assert data is not None and rows is not None
-        finite = [x.isfinite().flatten(1).all(1) if x.dim() > 1 else x.isfinite() for x in data.tensors]
-        bad = (~torch.stack(finite).all(0)).nonzero()
-        if not len(bad):
-            return
-        row = int(bad[0])
-        first = {name: x[:1] for name, x in self.start.items()}
-        with torch.no_grad():
-            jet = self.inputs.target.at(position_of(self.step.recipe, first), torch.full_like(rows, row))
-        slopes = {} if jet.slope is None else by_block(self.step.recipe, jet.slope)
-        if not all(g.isfinite().all() for g in slopes.values()):
-            what = f"the gradient is not finite on row {row} of the data, which holds numbers that are not finite"
-            raise RecipeError(self.where, what, do="Mend the row, or leave it out.")
 
     def check_periods(self) -> None:
         """Refuse an energy whose gradient changes when an angle goes round once."""

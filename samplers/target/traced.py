@@ -9,7 +9,7 @@ import torch
 from torch.func import grad, jvp, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from recipe.errors import RecipeError, first_line, in_short, warn
+from recipe.errors import RecipeError, first_line, in_short, of_the_caller, warn
 
 from .data import Data
 from .foreign import Foreign
@@ -21,6 +21,7 @@ from .tape import Tapes
 from .vectorised import OF_STATES, PASSED_ON, Vectorised, axes, explained, is_fine_in_turn, of_chain
 
 ENERGY = "sample, energy"  # where of a RecipeError
+SHAPES = "Give init, or the reference, the shapes that it takes, by the same names; or mend it."
 ALIKE = 0.1  # relative difference of slopes by the gradient and by differences
 
 
@@ -174,24 +175,13 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     at: Any = tree_map(lambda x: x.detach().clone().requires_grad_(), theta)
     batch = () if data is None else (data.first(),)
     seen = layout.seen(at)
-    with torch.enable_grad(), _told(seen, batch), explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
+    called = f"it fails at theta of shape {_shapes(seen)}"
+    called += f" and a batch of shape {_shapes(batch[0])}" if batch else ""
+    told = of_the_caller(ENERGY, called, SHAPES, PASSED_ON)
+    with torch.enable_grad(), told, explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
         value = _call(energy, seen, batch)
     _check_value(value)
     return Traced(energy, in_turn=of_many and not _vectorises(layout.energy(energy), at, batch))
-
-
-@contextmanager
-def _told(theta: Any, batch: tuple) -> Iterator[None]:
-    """Turns an error that an energy raises into a RecipeError with the shapes of its arguments."""
-    try:
-        yield
-    except PASSED_ON:
-        raise
-    except Exception as error:  # raised by the caller's function
-        batch_in_words = f" and a batch of shape {_shapes(batch[0])}" if batch else ""
-        what = f"it fails at theta of shape {_shapes(theta)}{batch_in_words}: {in_short(error)}"
-        do = "Give init, or the reference, the shapes that it takes, by the same names; or mend it."
-        raise RecipeError(ENERGY, what, do=do) from error
 
 
 def _shapes(x: Any) -> Any:

@@ -16,7 +16,7 @@ from ..target.foreign import Foreign
 from ..target.layout import Layout
 from ..target.potential import VALUE
 from ..target.several import Energies
-from ..target.target import target_of
+from ..target.target import Target, target_of
 from ..target.traced import Traced
 
 
@@ -38,13 +38,17 @@ class Problem:
         symbolic = self.energy if isinstance(self.energy, Energy) else None
         return integrators.compile(self.recipe, self.scheme, energy=symbolic)
 
+    def target(self, data: Data | None) -> Target:
+        """The energy at z, `(chains, *shape)`, on these data."""
+        steps = [self.step()] if isinstance(self.energy, Energy) else []
+        return target_of(self.energy, steps, None, self.layout, data)
+
     def value(self, data: Data | None) -> Callable:
         """The differentiable function from z, `(chains, *shape)`, to U on these data, `(chains,)`.
 
         U of a mapped recipe has the volume of the map, as in H.
         """
-        steps = [self.step()] if isinstance(self.energy, Energy) else []
-        target = target_of(self.energy, steps, None, self.layout, data)
+        target = self.target(data)
         of_recipe = self.layout.coordinates
         volumes = torch.func.vmap(lambda z: of_recipe.with_volume(z)[1]) if isinstance(of_recipe, Mapped) else None
 

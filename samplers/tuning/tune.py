@@ -24,6 +24,7 @@ from ..stock import recipe_of
 from ..target.foreign import check_has_value
 from ..target.model import Model
 from ..target.potential import differentiated
+from ..target.rows import check_rows
 from ..target.target import check_energy_is_asked_for, check_unweighted, data_of, energy_of
 from ..target.traced import tried
 from .gradient_noise import Kick, gradient_noise, kick_of, without
@@ -186,6 +187,7 @@ def tune(
     of_target = replace(recipe, maps={})  # which the layout has
     problem = Problem(of_target, energy, replace(layout, temperature=temperature), rows, scheme)
     fixed = dict(data=data, temperature=temperature, scheme=scheme)
+    check_rows(problem.target(rows), z, where)
     at = EnergyAt(problem.value(rows), where)
     z = z if kick is None else at.mode(z[0])[None]
     z = _finite(at.value, z, where)
