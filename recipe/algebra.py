@@ -213,6 +213,11 @@ def vanishes(expression: Expr) -> str | None:
     return "symbolic" if _is_zero_by_form(expression) else "numeric"
 
 
+def weakest(*grades: str | None) -> str | None:
+    """The weakest of grades of proof: None, "numeric" or "symbolic"."""
+    return min(grades, key=(None, "numeric", "symbolic").index)
+
+
 def _is_zero_by_form(expression: Expr) -> bool:
     """Whether expansion and simplification, of formulas that are short, show that an expression is zero."""
     if not is_short(expression):

@@ -5,26 +5,42 @@ Ma, Chen & Fox (2015), Theorem 2: if F = f - rowdiv(D) + D grad H has a residual
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from sympy import Dummy, Expr, ImmutableMatrix, Matrix, S, Symbol, Tuple, diff, linear_eq_to_matrix, simplify, zeros
+from sympy import (
+    Dummy,
+    Expr,
+    Heaviside,
+    ImmutableMatrix,
+    Matrix,
+    S,
+    Symbol,
+    Tuple,
+    diff,
+    linear_eq_to_matrix,
+    sign,
+    simplify,
+    zeros,
+)
 from sympy.core.function import AppliedUndef
 from sympy.matrices import MatrixBase
 
 from . import derive
-from .algebra import integrands, vanishes
+from .algebra import integrands, vanishes, weakest
 from .arrays import of_arrays
 from .declaration import Recipe
 from .declared import Block, Parameter
 from .dynamics import Entries
+from .ensembles import Outer
 from .errors import RecipeError, did_you_mean
+from .fields import fields_of, is_skew, operators_of, transposed
 from .formulas import formula
 from .normal_forms import drift_of, state_of
 from .random_points import random_value
-from .results import Findings, Row
+from .results import GRADES, Findings, Row
 from .spheres import project
 from .symbols import OPAQUE, Partial, Potential, is_site, masked, total
 
@@ -45,27 +61,30 @@ class Recovery(Findings):
     Q: ImmutableMatrix | None
     residual: Expr
     how: str
+    verdict: str = "proved"  # of Q, or of the residual where no Q is found; "checked" if it is 0 at random states alone
 
     @property
     def title(self) -> str:
         """Whether the drift leaves exp(-H) invariant."""
-        return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary"
+        seen = ", at random states" if self.verdict == "checked" else ""
+        return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary{seen}"
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The entries of Q above its diagonal, or why there are none."""
+        """The entries of Q on and above its diagonal, or why there are none."""
         if self.Q is not None:
-            return entries_of_curl(self.Q, self.state)
+            return entries_of_curl(self.Q, self.state, self.verdict)
         if self.how == "not found":
-            return (Row("Q", "it is not in the ansatz", "open", cure="give functions=(...)"),)
+            cure = "give functions=(...)" if len(self.state) > 1 else "in one block Q is made of skew operators alone"
+            return (Row("Q", "it is not in the ansatz", "open", cure=cure),)
         return (Row("residual", str(self.residual), "failed", cure="samplers.testing.diagnose says what is missing."),)
 
 
-def entries_of_curl(Q: ImmutableMatrix, state: tuple[Block, ...]) -> tuple[Row, ...]:
-    """The entries of Q above its diagonal that are not 0, a row for each."""
-    pairs = combinations(enumerate(state), 2)
-    rows = [Row(f"Q[{a}, {b}]", str(Q[i, j]), "proved") for (i, a), (j, b) in pairs if Q[i, j] != 0]
-    return tuple(rows) or (Row("Q", "0", "proved"),)
+def entries_of_curl(Q: ImmutableMatrix, state: tuple[Block, ...], verdict: str) -> tuple[Row, ...]:
+    """The entries of Q on and above its diagonal that are not 0, a row of a verdict for each."""
+    pairs = combinations_with_replacement(enumerate(state), 2)
+    rows = [Row(f"Q[{a}, {b}]", str(Q[i, j]), verdict) for (i, a), (j, b) in pairs if Q[i, j] != 0]
+    return tuple(rows) or (Row("Q", "0", verdict),)
 
 
 def recover(
@@ -79,7 +98,7 @@ def recover(
     """The skew Q of a drift at T = 1, or the residual of a drift that has none.
 
     -Q grad H + rowdiv(Q) = F = f - rowdiv(D) + D grad H, with each Q_ij a combination of monomials of degree <= 2 in
-    the blocks, of dH/dz, and of opaque and declared `functions` times 1 or a block.
+    the blocks, of dH/dz, of operators, and of opaque and declared `functions` times 1 or a block.
 
     `state`, `H` and `D`: as in a Recipe; `drift`: a dict over blocks or a column in the order of `state`. Raises
     RecipeError if H and D do not make a recipe, or the drift does not fit the state.
@@ -95,20 +114,28 @@ def recover(
     H = formula(H, "recover, H")
     read = {b for U in H.atoms(Potential) for b in U.blocks}
     target = tuple(b for b in state_of(state, "recover") if b in read) or None
-    reversible = Recipe(name="recover", state=state, target=target, H=H, D=D)
-    state, D = reversible.state, reversible.D
+    recipe = Recipe(name="recover", state=state, target=target, H=H, D=D)
+    state, D = recipe.state, recipe.D
     f = ImmutableMatrix(drift_of(drift, state, "recover"))
     functions = [formula(g, "recover, functions") for g in functions]
-    _known_symbols([*f, *functions], reversible)
+    for g in functions:
+        if jump := min(g.atoms(sign, Heaviside), key=str, default=None):
+            what = f"{g} jumps where {jump.args[0]} = 0, and an entry of Q has a derivative"
+            raise RecipeError("recover, functions", what, do="Leave it out, or give a continuous function.")
+    _known_symbols([*f, *functions], recipe)
 
     F = derive.circulation(f, H, D, state)
     R = derive.residual(f, H, D, state)
-    if vanishes(R) is None:
-        return Recovery(state, None, R, "not stationary")
-    if all(map(vanishes, F)):
-        return Recovery(state, ImmutableMatrix(zeros(len(state))), R, "reversible")
-    Q = _ansatz(F, H, D, state, functions)
-    return Recovery(state, Q, R, "ansatz" if Q is not None else "not found")
+    of_residual = vanishes(R)
+    if of_residual is None:
+        return Recovery(state, None, R, "not stationary", GRADES[None])
+    reversible = weakest(*map(vanishes, F))
+    if reversible:
+        return Recovery(state, ImmutableMatrix(zeros(len(state))), R, "reversible", GRADES[reversible])
+    Q, of_Q = _ansatz(F, H, D, state, functions)
+    if Q is None:
+        return Recovery(state, None, R, "not found", GRADES[of_residual])
+    return Recovery(state, Q, R, "ansatz", GRADES[of_Q])
 
 
 def _known_symbols(formulas: Sequence[Expr], recipe: Recipe) -> None:
@@ -128,13 +155,13 @@ def _known_symbols(formulas: Sequence[Expr], recipe: Recipe) -> None:
 
 def _ansatz(
     F: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...], functions: Sequence[Expr]
-) -> ImmutableMatrix | None:
-    """Q as a combination of basis functions, exact in the parameters, verified row by row; or None.
+) -> tuple[ImmutableMatrix | None, str | None]:
+    """Q as a combination of basis functions, exact in the parameters, and its grade of proof, row by row; or None.
 
-    The basis: monomials of degree <= 2 in the blocks, dH/dz, and functions times 1 or a block.
+    The basis: monomials of degree <= 2 in the blocks, dH/dz without jumps, functions times 1 or a block, operators.
     """
     opaque = sorted(Tuple(H, F, D).atoms(AppliedUndef), key=str)
-    slopes = [s for s in (diff(H, b) for b in state) if not s.has(Partial)]
+    slopes = [s for s in (diff(H, b) for b in state) if not s.has(Partial, sign, Heaviside)]
     products = [f * b for b in (S.One, *state) for f in (*opaque, *functions)]
     squares = [a * b for a, b in combinations_with_replacement(state, 2)]
     unknowns = []
@@ -149,15 +176,32 @@ def _ansatz(
             entry = entry * project(spheres[0]) if spheres else entry
             Q[i, j] += entry
             Q[j, i] -= entry
+    for i, j, M in _entries_of_operators(F, state):
+        unknowns.append(Dummy())
+        Q[i, j] += unknowns[-1] * M
+        if i != j:
+            Q[j, i] -= unknowns[-1] * transposed(M)
+    if not unknowns:
+        return None, None
 
     def defect(Q: Matrix) -> ImmutableMatrix:
         return derive.row_divergence(Q, state) - derive.times_gradient(Q, H, state) - F
 
     values = coefficients(defect(Q), unknowns)
     if values is None:
-        return None
+        return None, None
     Q = Q.xreplace(dict(zip(unknowns, values))).expand()
-    return ImmutableMatrix(Q) if all(map(vanishes, defect(Q))) else None
+    known = weakest(*map(vanishes, defect(Q)))
+    return (ImmutableMatrix(Q), known) if known else (None, None)
+
+
+def _entries_of_operators(F: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[int, int, Expr]]:
+    """The entries of Q, (row, column, operator), that operators of F may make: on the diagonal those that are skew."""
+    vectors = [i for i, b in enumerate(state) if b.is_vector and b.domain.is_real]
+    for M in sorted(set().union(*map(operators_of, F)) - set().union(*map(fields_of, F)), key=str):
+        for i, j in combinations_with_replacement(vectors, 2):
+            if not isinstance(M, Outer) and (i != j or is_skew(M)):
+                yield i, j, M
 
 
 def coefficients(rows: Iterable[Expr], unknowns: Sequence[Symbol]) -> list[Expr] | None:

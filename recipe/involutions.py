@@ -17,7 +17,7 @@ from itertools import product
 
 from sympy import Abs, Dummy, Expr, Max, Min, S, Symbol, exp, expand
 
-from .algebra import vanishes
+from .algebra import vanishes, weakest
 from .declared import Block
 from .declared import temperature as T
 from .errors import RecipeError, of_known_arguments
@@ -131,11 +131,6 @@ class Involution:
     def __str__(self):
         names, images = (", ".join(map(str, side)) for side in zip(*self.images))
         return f"{names} -> {images} at the rate {self.rate}"
-
-
-def weakest(*grades: str | None) -> str | None:
-    """The weakest of grades of proof: None, "numeric" or "symbolic"."""
-    return min(grades, key=(None, "numeric", "symbolic").index)
 
 
 def with_absolutes(e: Expr) -> Expr:

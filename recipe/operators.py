@@ -154,6 +154,8 @@ def times(F: Expr, e: Expr) -> Expr:
     (3*p, p)
     """
     F = S(F)
+    if operators_of(F) and is_site(F) and F.is_Add:
+        return Add(*(times(own, e) for own in F.args))
     if projections_of(F):
         return Add(*(product(own, e) if projections_of(own) else times(own, e) for own in Add.make_args(F)))
     return Applied(F, e) if is_operator(F) else F * e

@@ -11,6 +11,7 @@ from sympy.matrices import MatrixBase
 
 # From the strongest to the weakest.
 VERDICTS = ("proved", "checked", "open", "warning", "failed")
+GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}  # verdicts on what vanishes, by grade of proof
 WORDS = {True: "ok", None: "open", False: "FAILED"}
 
 

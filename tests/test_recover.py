@@ -4,9 +4,9 @@ import pytest
 from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import ImmutableMatrix, Matrix, Max, cos, exp, expand, sqrt
+from sympy import Abs, Heaviside, ImmutableMatrix, Matrix, Max, asinh, cos, exp, expand, log, sign, sin, sqrt
 
-from recipe import Recipe, RecipeError, function, grad, positive, potential, real, scalar, total, vector
+from recipe import Recipe, RecipeError, function, grad, operator, positive, potential, real, scalar, total, vector
 from recipe.algebra import vanishes
 from recipe.converse import recover
 
@@ -134,6 +134,69 @@ def test_a_curl_outside_the_ansatz_is_recovered_from_declared_functions():
     assert same(recovered(R, functions=[theta**4, cos(theta)]).Q, R.Q)
 
 
+ROOT = sqrt(1 + x**2)
+BY_NUMBERS = {  # the same U in two forms that no simplification shows to be equal: state, H, drift, Q
+    "reversible": ((x,), ROOT * asinh(x) ** 2, [-(ROOT * log(x + ROOT) ** 2).diff(x)], "Q  0"),
+    "ansatz": (
+        (x, y),
+        ROOT * asinh(x) ** 2 + y**2 / 2,
+        [y, -y - (ROOT * log(x + ROOT) ** 2).diff(x)],
+        "Q[x, y]  -1",
+    ),
+    "not found": (
+        (x, y),
+        ROOT * asinh(x) ** 2 + y**2 / 2,
+        [y * cos(x), -y - cos(x) * (ROOT * log(x + ROOT) ** 2).diff(x) - sin(x)],
+        "it is not in the ansatz",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BY_NUMBERS)
+def test_a_zero_at_random_states_is_no_proof(how):
+    state, H, drift, answer = BY_NUMBERS[how]
+    result = recover(state, H, drift, {state[-1]: 1})
+    assert result.how == how and result.verdict == "checked"
+    assert result.title == "exp(-H) is stationary, at random states"
+    assert answer in str(result) and "proved" not in str(result)
+    assert result.rows[0].verdict == ("open" if how == "not found" else "checked")
+
+
+KINKS = {  # an energy with a kink, and its slope
+    "Abs": (Abs(x) + y**2 / 2, sign(x)),
+    "Max": (Max(0, x) + x**2 + y**2 / 2, Heaviside(x) + 2 * x),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_a_kink_of_the_energy_is_no_obstacle(name):
+    H, slope = KINKS[name]
+    assert str(recover((x, y), H, {x: y, y: -slope - y}, {y: 1}).Q) == "Matrix([[0, -1], [1, 0]])"
+    assert not recover((x, y), H, {x: y, y: -2 * slope - y}, {y: 1}).ok
+
+
+J, M = operator("J", kind="skew"), operator("M")
+OF_OPERATORS = {
+    "skew alone": recipe("turned", (theta,), U, {theta: 1}, {theta: 2 * J}),
+    "skew on a momentum": recipe("turned", (theta, p), gaussian, {p: A}, {(theta, p): -1, p: J}),
+    "mass": recipe("mass", (theta, p), gaussian, {p: A}, {(theta, p): -M}),
+    "skew between blocks": recipe("between", (theta, p), gaussian, {p: A}, {(theta, p): -J}),
+}
+
+
+@pytest.mark.parametrize("name", OF_OPERATORS)
+def test_the_operators_of_a_Q_are_recovered(name):
+    R = OF_OPERATORS[name]
+    result = recovered(R)
+    assert result.ok and same(result.Q, R.Q)
+    assert str(result).count("Q[") == sum(e != 0 for k in range(R.Q.rows) for e in R.Q[k, k:])
+
+
+def test_a_current_along_one_number_has_no_Q():
+    result = recover((x,), x**2 / 2, [exp(x**2 / 2) - x], {x: 1})
+    assert result.how == "not found" and "skew operators" in str(result)
+
+
 # ---- drifts without a Q
 
 kick, gaussian_speed = -grad(U), p / m
@@ -200,6 +263,7 @@ good = {"state": (theta, p), "H": gaussian, "drift": {theta: p / m, p: kick - A 
         ({"D": Matrix([[1]])}, "recover, D.*2 x 2"),
         ({"functions": ["theta"]}, "recover, functions.*Text is never evaluated"),
         ({"functions": [v]}, "'v' is unbound"),
+        ({"functions": [sign(theta)]}, "functions: sign.theta. jumps where theta = 0.*continuous"),
     ],
     ids=str,
 )

@@ -9,7 +9,7 @@ from numbers import Real
 from sympy import Function, Pow
 from sympy.core.function import AppliedUndef
 
-from ..algebra import at_one_site, entries, vanishes
+from ..algebra import at_one_site, entries, vanishes, weakest
 from ..arguments import check_known, check_names, integer, number
 from ..bound import Bound
 from ..declared import temperature as T
@@ -17,18 +17,16 @@ from ..derive import residual
 from ..dynamics import Dynamics
 from ..ensembles import Outer
 from ..errors import RecipeError
-from ..involutions import Involution, weakest
+from ..involutions import Involution
 from ..laws import compared
 from ..representative import representative
-from ..results import VERDICTS, Certificate, Finding
+from ..results import GRADES, VERDICTS, Certificate, Finding
 from ..swaps import Swap
 from ..symbols import Partial, Potential, Total, masked
 from . import ends, reach, reflection, smoothness, surfaces
 from .case import SITES, STATES, Answer, Case, couples_sites
 from .definite import NUMBERS, least_eigenvalue, least_in_bulk, reads_other_sites
 from .integrals import is_of_one_temperature, marginal, normalisable
-
-GRADES = {"symbolic": "proved", "numeric": "checked", None: "failed"}
 
 
 def certify(

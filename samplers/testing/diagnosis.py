@@ -8,7 +8,21 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
-from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow, S, diff, expand, factor_terms, simplify
+from sympy import (
+    Add,
+    Dummy,
+    Expr,
+    Function,
+    Heaviside,
+    ImmutableMatrix,
+    Pow,
+    S,
+    diff,
+    expand,
+    factor_terms,
+    sign,
+    simplify,
+)
 from sympy.core.function import AppliedUndef
 
 from recipe import Energy, Recipe, RecipeError, derive, positive, real
@@ -62,6 +76,7 @@ class Diagnosis(Findings):
     heating: dict[tuple[Block, ...], float] = field(default_factory=dict)
     missing: dict[Block, Expr] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    verdict: str = "proved"  # of a residual of 0; "checked" at random states alone
 
     @property
     def title(self) -> str:
@@ -71,10 +86,11 @@ class Diagnosis(Findings):
     @property
     def rows(self) -> tuple[Row, ...]:
         """The entries of Q and the residual; for a wrong drift heating, the worst monomial and missing terms."""
-        found = [] if self.Q is None else [*entries_of_curl(self.Q, self.state)]
+        found = [] if self.Q is None else [*entries_of_curl(self.Q, self.state, self.verdict)]
         missing = "; ".join(f"{e}  in the drift of {b}" for b, e in self.missing.items())
         cure = f"missing: {missing}" if missing else ""
-        found.append(Row("residual", str(self.residual), "failed" if self.residual != 0 else "proved", cure=cure))
+        answer = f"{self.residual}{' at random states' if self.verdict == 'checked' else ''}"
+        found.append(Row("residual", answer, "failed" if self.residual != 0 else self.verdict, cure=cure))
         drifts = not all(r.ok for r in self.results)
         for blocks, rate in self.heating.items():
             if abs(rate) > BOUND and (drifts or self.residual != 0):
@@ -130,7 +146,7 @@ def diagnose(
     Recipe(name="diagnose", state=state, target=U and U.blocks, H=sde.H, D=sde.D)
     _check_symbols(sde)
 
-    residual, Q, missing, notes = _explained(sde)
+    residual, Q, missing, notes, verdict = _explained(sde)
     back = {new: old for old, new in hold.items()}
     Q = None if Q is None else (Q / tau).applyfunc(expand).xreplace(back)
     missing = {b: e.xreplace(back) for b, e in missing.items()}
@@ -156,16 +172,17 @@ def diagnose(
         for phi, x in defects.items()
     )
     worst = max(defects.items(), key=lambda item: abs(item[1]), default=None)
-    return Diagnosis(state, Q, residual.xreplace(back), results, worst, heating, missing, tuple(notes))
+    return Diagnosis(state, Q, residual.xreplace(back), results, worst, heating, missing, tuple(notes), verdict)
 
 
 def _explained(sde):
-    """The residual, the curl behind a right drift or the terms missing from a wrong one, and notes."""
+    """The residual, the curl behind a right drift or the terms missing from a wrong one, notes and the verdict."""
     recovery = recovered(sde)
     if recovery.how == "not stationary":
         missing = missing_drift(recovery.residual, sde)
-        return short(recovery.residual), None, missing, shares_of(missing, sde)
-    return S.Zero, recovery.Q, {}, ["Q is not in the ansatz of recover()"] if recovery.Q is None else []
+        return short(recovery.residual), None, missing, shares_of(missing, sde), recovery.verdict
+    notes = ["Q is not in the ansatz of recover()"] if recovery.Q is None else []
+    return S.Zero, recovery.Q, {}, notes, recovery.verdict
 
 
 # ---- parameters, values and stand-ins
@@ -242,7 +259,7 @@ def recovered(sde: SDE) -> Recovery:
     if recovery.how != "not found":
         return recovery
     functions = {x for e in (*sde.drift, *sde.D) for x in e.atoms(Pow, Function) if not _is_power(x)}
-    candidates = sorted((x for x in functions if x.free_symbols and not x.has(*OPAQUE)), key=str)
+    candidates = sorted((x for x in functions if x.free_symbols and not x.has(*OPAQUE, sign, Heaviside)), key=str)
     return recover(sde.state, sde.H, sde.drift, sde.D, functions=candidates)
 
 
