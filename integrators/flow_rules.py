@@ -37,7 +37,7 @@ from recipe.algebra import entries, vanishes
 from recipe.operators import coefficient, is_operator, operators_of, outer_products, times, transposed
 from recipe.random_points import is_zero_at_random_points
 from recipe.spheres import project
-from recipe.symbols import Block, Crossing, Partial, Total, is_site, temperature, total
+from recipe.symbols import Block, Crossing, Partial, Potential, Total, is_site, temperature, total
 from recipe.symbols import duration as t
 
 from .functions import MatrixOU, SquareRoot, braked, phi1
@@ -264,8 +264,8 @@ def round_noise(piece: Subsystem) -> Solution | None:
 
 
 def _is_hidden(e: Expr, blocks: Iterable[Block]) -> bool:
-    """Whether a total or a derivative of the energy reads one of the blocks."""
-    return any(x.has(*blocks) for x in e.atoms(Total, Partial, Crossing))
+    """Whether a total, an open energy or its derivative reads one of the blocks."""
+    return any(x.has(*blocks) for x in e.atoms(Total, Potential, Partial, Crossing))
 
 
 def _commutes(a: Expr, piece: Subsystem) -> bool:

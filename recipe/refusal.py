@@ -235,7 +235,7 @@ def _vanishes_there(slope: Expr, f: Expr) -> bool:
     """Whether a slope has no jump where sign(k) or Heaviside(k) has one, as Max(0, k)*Heaviside(k)."""
     if isinstance(f, DiracDelta):
         return False
-    jump = slope.xreplace({f: S.One}) - slope.xreplace({f: -S.One})
+    jump, _ = masked(slope.xreplace({f: S.One}) - slope.xreplace({f: -S.One}), Partial)
     return bool(jump.xreplace({f.args[0]: S.Zero}).is_zero)
 
 

@@ -202,6 +202,12 @@ def test_names_that_do_not_belong_are_refused(changes, words):
     Gamma_of_a_maximum=(dict(D={theta: Max(theta, 1)}), "Gamma[theta]", "where theta - 1 = 0", "Max(1, theta)"),
     Gamma_of_a_sign=(dict(D={theta: 2 + sign(theta)}), "Gamma[theta]", "theta = 0", "because sign(theta) + 2 has no"),
     Gamma_of_Q=(dict(Q={(theta, p): Abs(p) - 1}), "Gamma[theta]", "undefined where p = 0", "Abs(p) - 1"),
+    Gamma_of_the_energy=(
+        dict(D={theta: 1 + Max(0, U)}),
+        "Gamma[theta]",
+        "undefined where U(theta) = 0",
+        "because Max(0, U(theta)) + 1",
+    ),
     Gamma_of_one_row_among_rough_ones=(dict(D={theta: Max(p, 0), p: 1 + Abs(p)}), "Gamma[p]", "because Abs(p) + 1"),
 )
 def test_formulas_that_cannot_be_meant_are_refused(changes, words):

@@ -6,22 +6,29 @@ import torch
 from error_budget import CLAIMS
 from orders import slopes
 from same_step import all_ways_agree
-from sympy import log, symbols
+from sympy import Max, log, symbols
 from zoo import CONTOUR
 
 import integrators
 import samplers
 from integrators import compile
 from integrators.flow import reads_U
-from recipe import Energy, Recipe, RecipeError, adapted, numerical, potential, scalar, vector
+from recipe import Energy, Recipe, RecipeError, adapted, numerical, potential, scalar, total, vector
 from samplers.testing.properties import emitted_equals_interpreted, pieces_sum_to_the_sde
 
-theta, xi = vector("theta"), scalar("xi")
+theta, p, xi = vector("theta"), vector("p"), scalar("xi")
 U = potential(theta)
 level = adapted("level")
 
 Tempered = Recipe(
     name="tempered", state=(theta, xi), H=U / (1 + xi**2) + xi**2 / 2, D={theta: 1, xi: 1}, scheme="Euler"
+)
+Heated = Recipe(  # a thermostat that is coupled where U is above 0
+    name="heated",
+    state=(theta, p, xi),
+    H=U + total(p**2) / 2 + xi**2 / 2,
+    D={p: 1},
+    Q={(theta, p): -1, (p, xi): p * Max(0, U)},
 )
 Levelled = Recipe(
     name="levelled",
@@ -44,7 +51,7 @@ def slope(theta):
 # ---- the step
 
 
-@pytest.mark.parametrize("recipe", [CONTOUR, Tempered, Levelled], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [CONTOUR, Tempered, Heated, Levelled], ids=lambda recipe: recipe.name)
 def test_text_program_and_formulas_are_one_step(recipe):
     step = compile(recipe)
     emitted_equals_interpreted(step)
