@@ -300,7 +300,7 @@ def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool
     for block, e in updates.items():
         for M in sorted(bare(e), key=str):
             what = f"the motion of {block} takes the operator {M} for a number"
-            raise RecipeError(where, what, do="Cut it finer, or use the word 'Euler'.")
+            raise RecipeError(where, what, do="Cut it finer, or give the operator and its factor as one operator.")
         if opaque := e.atoms(AppliedUndef):
             f = min(a.func.__name__ for a in opaque)
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")

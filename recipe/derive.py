@@ -12,7 +12,7 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow
 from .algebra import entries, readers
 from .calculus import derivative, expanded
 from .declared import Block
-from .operators import divergence, times
+from .operators import divergence, operators_of, outer_products, parts, times
 from .spheres import along_surface, refuse_normal
 from .symbols import Crossing, Total, masked, total
 
@@ -44,9 +44,22 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     slopes: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         if a.free_symbols:
-            slope = derivative(a, state[j]) + divergence(a, state[j])
-            slopes[i].append(over_sites(slope, state[i], state[j]))
+            slopes[i].append(over_sites(own_divergence(a, state[j]), state[i], state[j]))
     return ImmutableMatrix([terms(Add(*own)) for own in slopes])
+
+
+def own_divergence(entry: Expr, s: Block) -> Expr:
+    """The part of the row divergence from one entry and the block s of its column; (M grad c) of an operator times c.
+
+    >>> from recipe import operator, total, vector
+    >>> theta = vector("theta")
+    >>> own_divergence(operator("M")*(1 + total(theta**2)), theta)
+    2*M(theta)
+    """
+    if not operators_of(entry) or outer_products(entry):
+        return derivative(entry, s) + divergence(entry, s)
+    moved = (derivative(F, s) * c + times(F, derivative(c, s)) for F, c in parts(entry))
+    return Add(*moved) + divergence(entry, s)
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:

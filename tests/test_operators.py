@@ -112,6 +112,36 @@ def test_what_is_no_recipe_has_a_residual():
     assert derive.residual(preconditioned.drift, U, sympy.ImmutableMatrix([[2 * M]]), (theta,)) != 0
 
 
+FACTORED = {  # Gamma of an operator times a factor of the state, M grad c
+    "noise": (Recipe(name="noise", state=theta, H=U, D={theta: M * (1 + total(theta**2))}), [2 * M(theta)]),
+    "turn": (langevin("turn", ROUND, D={p: gamma}, Q={**TURNS, p: J * (1 + total(p**2))}), [0, 2 * J(p)]),
+    "mass": (langevin("mass", ROUND, D={p: gamma}, Q={(theta, p): -M * (1 + total(theta**2))}), [0, 2 * M(theta)]),
+}
+
+
+@pytest.mark.parametrize("name", FACTORED)
+def test_an_operator_acts_on_the_slope_of_its_factor(name):
+    recipe, gamma_of_state = FACTORED[name]
+    assert recipe.gamma == sympy.ImmutableMatrix(gamma_of_state)
+    assert recipe.check()["stationary"].verdict == "proved"
+    step = integrators.compile(recipe, "Euler", backend="torch", dtype=torch.float64)
+    v, h = matrices(3), 0.1
+    z = {b.name: torch.arange(3.0, dtype=torch.float64)[None] / (2 + k) for k, b in enumerate(recipe.state)}
+    still = {name: torch.zeros(1, 3, dtype=torch.float64) for name in step.draws}
+    moved = step(z, h, gradient=lambda x: x, noise=still, **settings(step, v))
+    if name == "noise":
+        x = z["theta"][0]
+        D = v["M"] * (1 + x @ x)
+        assert torch.allclose(moved["theta"][0], x + h * (2 * v["M"] @ x - D @ x))
+    else:
+        x, u = z["theta"][0], z["p"][0]
+        turn = v["M"] * (1 + x @ x) if name == "mass" else torch.eye(3, dtype=torch.float64)
+        J_p = v["J"] * (1 + u @ u) if name == "turn" else 0 * v["J"]
+        divergence = 2 * (v["J"] @ u if name == "turn" else v["M"] @ x)
+        assert torch.allclose(moved["theta"][0], x + h * turn @ u)
+        assert torch.allclose(moved["p"][0], u + h * (divergence - turn @ x - J_p @ u - 0.7 * u))
+
+
 # ---- the law of steps on correlated Gaussians, against matrices by hand
 
 BY_HAND = {  # D, Q and the Hessian of H over blocks, of K = grad grad U and the operators
