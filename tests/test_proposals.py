@@ -246,6 +246,12 @@ def test_a_variance_that_is_an_even_power_without_a_root_is_declared():
     assert proposing(laws.Normal(theta, expand((theta**2 + 2 * theta + 2) ** 2))).proposals
 
 
+def test_what_is_proposed_is_not_said_to_drift():
+    assert proposing(NORMAL).check()["reached"].answer == "every block has a jump that redraws it"
+    both = proposing(laws.Normal(theta, 4), D={theta: 1}, scheme="P Euler")
+    assert both.check()["reached"].answer == "every block has noise of its own"
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals(case):
     make, message = REFUSED[case]

@@ -309,10 +309,10 @@ def _of_wall(case: Case, wall: str) -> tuple[str, str]:
 
 def _reached(case: Case) -> tuple[str, str]:
     """Whether noise, drift and jumps reach every coordinate, by the form of the drift or by a rank."""
-    if reach.is_reached_by_form(case.recipe):
+    if way := reach.way_by_form(case.recipe):
         if not ends.may_make_infinite(case.recipe.H) & {*case.recipe.state}:
-            return "through the drift, to all", "proved"
-        return "through the drift, to all: no wall is met on lines through random states", "checked"
+            return way, "proved"
+        return f"{way}: no wall is met on lines through random states", "checked"
     explicit = case.unlike
     moving = [z for z, domain in explicit.domains.items() if not domain.is_discrete]
     refreshed = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b in case.redrawn]

@@ -35,21 +35,28 @@ USUAL = 3.0  # length of the longest path where the rank is sure
 GAP = 300.0  # least ratio of two neighbouring singular values of which the lower one counts as 0
 
 
-def is_reached_by_form(recipe: Dynamics) -> bool:
-    """Whether positive noise reaches every block, one after the other, through constant couplings and swaps.
+def way_by_form(recipe: Dynamics) -> str:
+    """How positive noise reaches every block, one after the other, through constant couplings and swaps; or "".
 
-    A reached block reaches another one if some derivative of the drift by the former is a nonzero constant in the row
-    of the latter, and 0 in all other rows that are not reached yet; or if a swap exchanges the two.
+    A block is moved by noise of its own, or redrawn by a jump. A reached block reaches another one if some derivative
+    of the drift by the former is a nonzero constant in the row of the latter, and 0 in all other rows that are not
+    reached yet; or if a swap exchanges the two.
     """
     if not recipe.D.is_diagonal():
-        return False
+        return ""
     jumps = [j for j in recipe.jumps.values() if j.rate is None or j.rate.is_positive]
     places = {a: b for j in jumps if isinstance(j, Swap) for a, b in j.places.items()}
-    reached = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
-    reached |= {b for j in jumps for b in j.redrawn if not b.domain.is_discrete}
+    moving = {b for b in recipe.state if not b.domain.is_discrete}
+    noisy = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
+    redrawn = {b for j in jumps for b in j.redrawn if not b.domain.is_discrete} - noisy
+    own = ["noise of its own"] * bool(noisy) + ["a jump that redraws it"] * bool(redrawn)
+    if noisy | redrawn >= moving:
+        return f"every block has {' or '.join(own)}" if moving else ""
+    reached = noisy | redrawn
     while new := next((b for source in reached for b in _next_reached(recipe, source, reached, places)), None):
         reached.add(new)
-    return reached >= {b for b in recipe.state if not b.domain.is_discrete}
+    swapped = any(a in reached and b not in noisy | redrawn for a, b in places.items())
+    return f"through the drift{' and swaps' if swapped else ''}, to all" if reached >= moving else ""
 
 
 def along_few(recipe: Dynamics, sites: int) -> str:

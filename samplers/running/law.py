@@ -18,7 +18,7 @@ from recipe.arguments import is_number
 from recipe.certificate.case import Case
 from recipe.certificate.integrals import normalisable_energy
 from recipe.certificate.motion import rank_of_run
-from recipe.certificate.reach import is_reached_by_form
+from recipe.certificate.reach import way_by_form
 from recipe.declared import Block
 from recipe.errors import RecipeError, warn
 from recipe.results import VERDICTS
@@ -86,7 +86,7 @@ def check_reach(plan: Plan, law: str, target: Target, parameters: Mapping, start
     movers = [recipe.state.index(b) for b in recipe.momenta or recipe.targets]
     is_asked &= not all(recipe.D[i, i].is_positive for i in movers)
     is_asked &= "exact" in law and target.data is None and (target.whole is not None or bool(recipe.operators))
-    if not is_asked or is_reached_by_form(recipe):
+    if not is_asked or way_by_form(recipe):
         return law
     like = start[recipe.targets[0].name]
     identity = torch.eye(like[0].numel(), dtype=torch.float64)
