@@ -1,7 +1,7 @@
 """Certificates of laws that look right where one looks first: narrow terms, still regions, more sites, far edges."""
 
 import pytest
-from sympy import Abs, Max, exp, log, sqrt
+from sympy import Abs, Max, Rational, exp, log, sqrt
 
 from recipe import Recipe, adapted, flip, potential, recover, refresh, scalar, total, vector
 
@@ -25,6 +25,22 @@ def steep(power, **more):
 
 def on_sites(H, D=1, block=theta):
     return Recipe(name="on-sites", state=block, H=H, D={block: D})
+
+
+def tail(power, *coordinates):
+    """A density of 1/(r^d log(r)^power) in d coordinates."""
+    r2 = sum(z**2 for z in coordinates)
+    return Recipe(
+        name="tail",
+        state=coordinates,
+        target=coordinates,
+        H=len(coordinates) * log(2 + r2) / 2 + power * log(log(3 + r2)),
+        D=dict.fromkeys(coordinates, 1),
+    )
+
+
+def on_interval(H):
+    return Recipe(name="interval", state=f, target=f, H=H, D={f: f * (1 - f)})
 
 
 V = adapted("V", like=theta, start=1.0, domain="positive")
@@ -117,6 +133,30 @@ CORNERS = {  # recipe, number of sites, question, verdict
         lambda: on_sites(total(theta**2) / 2 - 2 * log(total(theta**2))),
         3,
         "reached",
+        "checked",
+    ),
+    "a tail of 1/(x log x)": (lambda: tail(1, x), None, "normalisable", "failed"),
+    "a tail of 1/(x log(x)^2)": (lambda: tail(2, x), None, "normalisable", "checked"),
+    "a tail of 1/(x log(x)^1.01)": (lambda: tail(Rational(101, 100), x), None, "normalisable", "checked"),
+    "a tail of 1/(x log(x)^0.99)": (lambda: tail(Rational(99, 100), x), None, "normalisable", "failed"),
+    "a tail of a power next to 1": (
+        lambda: Recipe(name="next", state=x, H=Rational(10001, 20000) * log(1 + x**2), D={x: 1}),
+        None,
+        "normalisable",
+        "checked",
+    ),
+    "a tail of 1/(r^2 log r) in the plane": (lambda: tail(1, x, y), None, "normalisable", "open"),
+    "a tail of 1/(r^2 log(r)^3) in the plane": (lambda: tail(3, x, y), None, "normalisable", "checked"),
+    "an end of 1/(f log f)": (
+        lambda: on_interval(log(f) + log(1 - log(f))),
+        None,
+        "normalisable",
+        "failed",
+    ),
+    "an end of 1/(f log(f)^2)": (
+        lambda: on_interval(log(f) + 2 * log(1 - log(f))),
+        None,
+        "normalisable",
         "checked",
     ),
     "a pole of a line": (lambda: on_sites(total(theta**2) / 2 - 2 * log(total(theta**2))), 1, "reached", "warning"),

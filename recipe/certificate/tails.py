@@ -6,7 +6,8 @@ e^{-(a-1)|y|}, so that exp(-H/T) is integrable iff the least K on spheres |y| = 
 K, such as p = r of (p - r)^4, are followed outwards from sphere to sphere. The width of a valley counts too: of every
 valley in two coordinates, and in more coordinates of valleys along an axis, as of a common scale. A quadratic form of
 real coordinates is integrable iff its least eigenvalue is positive; a positive one, less a log and what is bounded, is.
-A coordinate of a point of the unit sphere is bounded by -1 and 1.
+A coordinate of a point of the unit sphere is bounded by -1 and 1. Of one coordinate in logs the orders are exact;
+a K that grows no faster than a log of the radius in more of them is not decided.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +15,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sympy import Abs, Add, Expr, Function, Max, Min, Mul, Pow, S, Symbol, atan, cos, exp, log, sin, sring, tanh
+from sympy import (
+    Abs,
+    Add,
+    Expr,
+    Function,
+    Max,
+    Min,
+    Mul,
+    Pow,
+    Rational,
+    S,
+    Symbol,
+    exp,
+    log,
+    sring,
+)
 
 from ..algebra import logs_apart
 from ..arrays import of_arrays
@@ -22,8 +38,11 @@ from ..calculus import is_short
 from ..declared import signs_of
 from ..derive import terms
 from ..domains import Domain
+from .bertrand import BOUNDED, is_finite
 
 FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow
+SLIGHT = 0.06  # slope below which K may grow as a log of the radius alone
+IN_DOUBT = 2.5  # power b of a K that grows as b log r below which it is not decided whether exp(-K) is integrable
 RADII = tuple(2.0 * 1.25**k for k in range(18))  # to 89: x to 1e38
 MOST = 12  # most coupled coordinates for a search
 STARTS = 6  # new random directions on every sphere, for each coordinate
@@ -33,7 +52,6 @@ MANY = 8  # number of coordinates above which every second sphere is used, and o
 BEST = 24  # number of the best directions
 NOISE = 0.05  # tolerated rounding errors of K, in units of the radius
 Directions = tuple[np.ndarray, np.ndarray, np.ndarray]  # unit vectors (N, size), K there, and its rounding errors
-BOUNDED = (sin, cos, tanh, atan)
 ON_SPHERE = Domain("of a sphere", -S.One, S.One)
 WIDTHS = np.log(10) * np.linspace(-60, 0, 241)  # logs of the angles at which a valley may end
 
@@ -114,8 +132,21 @@ def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growt
     if (values > 1e-12 * abs(values).max(initial=0.0)).all() and all(map(_falls_slowly, others)):
         return Growth(np.inf, {})
     if others or not all(d.is_real for d in domains.values()):
-        return _Valley(H, domains, temperature).growth()
+        return _by_orders(H, domains, temperature) or _Valley(H, domains, temperature).growth()
     return Growth(0.0, {z: RADII[-1] * float(x) for z, x in zip(domains, vectors[:, 0], strict=True)})
+
+
+def _by_orders(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth | None:
+    """The growth along a single coordinate between two ends, by leading orders; None where these are not known."""
+    ((z, domain), *others) = domains.items()
+    if others or domain.wraps or domain == ON_SPHERE:
+        return None
+    K = H / Rational(repr(float(temperature)))
+    known = {end: is_finite(K, z, domain, at_high=end > 0) for end in (RADII[-1], -RADII[-1])}
+    flat = next((end for end, finite in known.items() if finite is False), None)
+    if flat is not None:
+        return Growth(0.0, {z: float(point(domain, np.array(flat)))})
+    return Growth(np.inf, {}) if all(known.values()) else None
 
 
 def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> tuple[np.ndarray, list[Expr]]:
@@ -228,6 +259,12 @@ class _Valley:
         before, _ = self.heaviest(*spheres[-4])
         after, place = self.heaviest(*spheres[-1])
         slope = (after - before) / (spheres[-1][0] - spheres[-4][0])
+        if FLAT < slope < SLIGHT and len(spheres) >= 7:
+            at = np.array([spheres[k][0] for k in (-7, -4, -1)])
+            heights = np.array([self.heaviest(*spheres[-7])[0], before, after])
+            steady, power, _ = np.linalg.solve(np.stack([at, np.log(at), np.ones(3)], axis=1), heights)
+            if steady < FLAT and power < IN_DOUBT:
+                return Growth(float("nan"), {}, "exp(-H) falls nearly as slowly as 1/(r log r)")
         x = self.x_of(place[None])[0]
         return Growth(float(slope), dict(zip(self.domains, map(float, x[:, 0]), strict=True)))
 
