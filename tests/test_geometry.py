@@ -15,7 +15,7 @@ import samplers
 from recipe import Energy, total, vector
 from recipe.errors import RecipeError
 from samplers import Draws, Metropolis
-from samplers.results.geometry import longest_stay
+from samplers.results.geometry import joined_geometry, longest_stay
 from samplers.target import tape
 
 F64 = torch.float64
@@ -120,11 +120,80 @@ def test_a_forged_record_is_refused(tmp_path):
         {"divergences": {"proposals": 4, "of_chains": [1], "places": []}},
         {"divergences": {"proposals": 4, "of_chains": [1, 0], "places": [[0, 9]]}},
         {"e_bfmi": [1.0]},
+        {"edge": {"of_chains": [1], "places": [], "height": 0.0}},
+        {"edge": {"of_chains": [1, 0], "places": [[0, 9]], "height": 0.0}},
         {"centred": {"z": 2.0}},
     ):
         Draws({"w": torch.randn(2, 4)}, info=forged).save(tmp_path / "draws")
         with pytest.raises(RecipeError, match="draws"):
             Draws.load(tmp_path / "draws")
+
+
+# ---- edges, past which the density is 0
+
+
+def within(condition, U=lambda x: 0 * x.sum()):
+    return lambda x: torch.where(condition(x), U(x), math.inf)
+
+
+CUT = {
+    "flat on a triangle": (within(lambda x: (x > 0).all() & (x.sum() < 1)), 0.3, 0.05),
+    "half of a normal law": (within(lambda x: (x > 0).all(), lambda x: (x**2).sum() / 2), 1.0, 0.6),
+    "exponential, nan outside": (lambda x: x.sum() + 0 * x.log().sum(), 1.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("energy, start, step_size", CUT.values(), ids=CUT)
+def test_proposals_past_an_edge_are_rejected_and_no_fault_of_the_run(energy, start, step_size):
+    settings = dict(recipe="mala", repeat=1, init=torch.full((2,), start), step_size=step_size, chains=32, steps=800)
+    draws = ran(energy, keep="work", thin=4, **settings)
+    edge, report = draws.info["edge"], draws.report()
+    endless = draws["work"] > 1e29
+    assert edge["of_chains"] == endless.sum(1).tolist() and sum(edge["of_chains"]) > 500 and edge["height"] < 5
+    assert edge["places"] == endless.T.nonzero().flip(1)[:256].tolist()
+    assert {f.question: f.value for f in report}["divergent proposals"] == 0
+    assert [f.title for f in report.wrong] == []
+    reasons = " ".join(report.unasked)
+    assert f"divergence of {int(endless.sum())} proposals: they went past an edge" in reasons
+    assert "configurational temperature: it is not T, as the density does not vanish at its edge" in reasons
+
+
+def test_a_density_that_vanishes_at_its_edge_has_its_configurational_temperature():
+    gamma = within(lambda x: (x > 0).all(), lambda x: (x - 3 * x.log()).sum())
+    draws = ran(gamma, recipe="mala", repeat=1, init=torch.full((2,), 3.0), step_size=0.5, steps=1600, chains=32)
+    assert 20 < draws.info["edge"]["height"] < 1000 and sum(draws.info["edge"]["of_chains"]) > 50
+    assert {f.question: f.ok for f in draws.report()}["configurational temperature"]
+
+
+def test_divergent_proposals_stay_divergent_beside_an_edge_and_where_U_overflows():
+    def funnel(x):
+        return x[0] ** 2 / 18 + x[0] / 2 + x[1] ** 2 * (-x[0]).exp() / 2
+
+    walled = within(lambda x: x[0] < 1, funnel)
+    beside = ran(walled, init=torch.zeros(2), step_size=1.0, chains=32, steps=600, keep="work")
+    endless = beside["work"] > 1e29
+    far = (beside["work"] > 1000) & ~endless
+    divergent = {f.question: f for f in beside.report()}["divergent proposals"]
+    assert beside.info["edge"]["of_chains"] == endless.sum(1).tolist() and int(endless.sum()) > 1000
+    assert beside.info["divergences"]["places"] == far.T.nonzero().flip(1).tolist()
+    assert divergent.ok is False and divergent.value == int(far.sum()) > 20 and "Half of them begin" in divergent.cure
+    overflown = ran(lambda x: (x**4).sum(), init=torch.full((2,), 0.1), step_size=1.0, repeat=6, keep="work", steps=300)
+    assert int((overflown["work"] > 1e29).sum()) > 100 and "edge" not in overflown.info
+    assert {f.question: f.ok for f in overflown.report()}["divergent proposals"] is False
+
+
+def test_a_run_that_goes_on_and_chains_of_two_processes_have_the_edge_of_one_run(tmp_path, monkeypatch):
+    energy, start, step_size = CUT["flat on a triangle"]
+    settings = dict(recipe="mala", repeat=1, init=torch.full((2,), start), step_size=step_size)
+    whole = ran(energy, **settings)
+    folder = samplers.checkpoints.Folder(tmp_path, every=0)
+    ran(energy, checkpoint=folder, **settings)
+    assert ran(energy, checkpoint=folder, **settings).info["edge"] == whole.info["edge"]
+    parts = [ran(energy, **settings | {"chains": range(k, k + 8)}) for k in (0, 8)]
+    joined = joined_geometry([part.info for part in parts], [0, 8, 16], draws=80)["edge"]
+    assert joined["of_chains"] == whole.info["edge"]["of_chains"] and joined["places"] == whole.info["edge"]["places"]
+    alone = joined_geometry([{}, parts[1].info], [0, 8, 16], draws=80)["edge"]
+    assert alone["of_chains"] == 8 * [0] + parts[1].info["edge"]["of_chains"]
 
 
 # ---- the verdict

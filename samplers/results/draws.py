@@ -335,8 +335,8 @@ class Draws(Mapping):
         """The faults of these draws, what to change first at the beginning: `print` it; true if there are none.
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
-        chains; acceptance; proposals that diverge, by a work above 1000 T, and where; the fraction of the spread of H
-        that momenta cover, E-BFMI, of the worst chain; chains that stand still; the heat of the noise of minibatches,
+        chains; acceptance; proposals that diverge, by a work above 1000 T, not past an edge of the density, and where;
+        the fraction of the spread of H that momenta cover, E-BFMI, of the worst chain; chains that stand still; the heat of the noise of minibatches,
         h V_g/(2 D) at a friction D, less what the recipe takes as supplied; R-hat of thermostats, which may still
         relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad U; the kinetic temperature, of
         p^2/m, averaged over the run; the effective sample size.

@@ -12,9 +12,10 @@ import torch
 
 from .statistics import flattened, labels
 
+VANISHED = 20.0  # rise of U/T above that of draws from which on the density has vanished
 DIVERGENT = 1000.0  # work over T above which a proposal is divergent
 PLACES = 256  # divergent proposals whose draws are recorded, at most
-GEOMETRY = ("divergences", "e_bfmi")  # the records of a run
+GEOMETRY = ("divergences", "edge", "e_bfmi")  # the records of a run
 LEAST_FRACTION = 0.3  # of E-BFMI
 LOOKED_AT = 4096  # coordinates in the search for a place, at most
 COMPARED = 16  # coordinates of a block in which a chain that stands still is seen
@@ -104,6 +105,16 @@ def divergences_of(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[int,
     return sum(record["of_chains"][chain] for chain in chains), at
 
 
+def past_edge_of(info: Mapping[str, Any], chains: Sequence[int]) -> int:
+    """The number of proposals of some chains that went past an edge, where U is infinite."""
+    return sum(info["edge"]["of_chains"][chain] for chain in chains) if "edge" in info else 0
+
+
+def is_cut_off(info: Mapping[str, Any]) -> bool:
+    """Whether the density ends at an edge where it has not vanished."""
+    return "edge" in info and info["edge"]["height"] < VANISHED
+
+
 def least_fraction(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[float, int]:
     """The least E-BFMI of some chains, and the chain."""
     return min((info["e_bfmi"][chain], chain) for chain in chains) if chains else (math.nan, -1)
@@ -127,13 +138,24 @@ def joined_geometry(infos: Sequence[Mapping[str, Any]], ends: Sequence[int], dra
             "of_chains": [n for record in records for n in record["of_chains"]],
             "places": sorted(places, key=lambda place: place[::-1])[:PLACES],
         }
+    if any("edge" in info for info in infos):
+        records = [
+            info.get("edge", {"of_chains": [0] * (end - first)}) for info, first, end in zip(infos, ends, ends[1:])
+        ]
+        past = [
+            [first + chain, k] for first, own in zip(ends, records) for chain, k in own.get("places", []) if k < draws
+        ]
+        whole["edge"] = {
+            "of_chains": [n for record in records for n in record["of_chains"]],
+            "places": sorted(past, key=lambda place: place[::-1])[:PLACES],
+            "height": min(record["height"] for record in records if "height" in record),
+        }
     return whole
 
 
 def check_geometry(info: Mapping[str, Any], chains: int, draws: int) -> None:
     """Raises ValueError for a record that no run writes, as in a forged file."""
-    record = info.get("divergences")
-    if record is not None:
+    for record in (info[name] for name in ("divergences", "edge") if name in info):
         places, numbers = record["places"], record["of_chains"]
         if len(numbers) != chains or not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError("divergent proposals are not counted by chain")

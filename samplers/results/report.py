@@ -15,7 +15,17 @@ import torch
 from .averages import Agreement, Average, agreements_of, average_of
 from .findings import LATER, Finding, Report, banded, r_hat_finding
 from .functional import Functional
-from .geometry import LEAST_FRACTION, advice_of, divergences_of, last_stay, least_fraction, longest_stay, place_of
+from .geometry import (
+    LEAST_FRACTION,
+    advice_of,
+    divergences_of,
+    is_cut_off,
+    last_stay,
+    least_fraction,
+    longest_stay,
+    past_edge_of,
+    place_of,
+)
 from .statistics import LEAST, flattened, labels, moments, sample_size_of_ranks, tail_of_weights
 from .temperatures import on_sphere
 
@@ -30,6 +40,9 @@ FOLDED = 16  # draws of each chain at which it is taken at once
 ROWS = (
     "A minibatch with each row twice has another U: it is right only as a sum times num_data/batch_size. Write "
     "num_data/len(batch) times the sum over the batch, which tells, or take samplers.posterior."
+)
+CUT_OFF = (
+    "it is not T, as the density does not vanish at its edge; a samplers.model with constraints has no edge to meet"
 )
 HEAVY = 0.7  # Pareto index of weights from which on means by them are not relied on: Vehtari et al. 2024
 FASTEST = 0.99  # acceptance above which a larger step moves further for the same work
@@ -191,6 +204,9 @@ def _geometry(run: Subject) -> list[Finding]:
         number, at = divergences_of(run.info, run.numbers)
         where = f"Half of them begin {place_of(run.values, at)}. " if at else ""
         cure = f"{where}Take a smaller step size. {run.rewriting}"
+        past = past_edge_of(run.info, run.numbers)
+        if past:
+            run.notes.append(f"divergence of {past} proposals: they went past an edge, where U is infinite")
         rare = RARE * run.info["divergences"]["proposals"] if number else 0.0
         findings.append(Finding("divergent proposals", "", number, None, 0, rare, cure, known=not number))
     if "e_bfmi" in run.info:
@@ -300,6 +316,8 @@ def _configurational(run: Subject) -> Answer:
     """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem, or of its like."""
     if run.again is not None and run.again.has_other_energy:
         return "the recipe's H holds more of the target's energy than U"
+    if is_cut_off(run.info):
+        return CUT_OFF
     if isinstance(run.slopes, str):
         return run.slopes
     T = run.again.temperature

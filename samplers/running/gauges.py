@@ -8,7 +8,7 @@ import torch
 
 from integrators.auxiliary import masses
 from integrators.direction import WORK
-from integrators.metropolis import MetropolisedStep
+from integrators.metropolis import ENDLESS, MetropolisedStep
 from integrators.program import DERIVATIVES
 
 from ..results.averages import agreements_of, average_of
@@ -23,6 +23,7 @@ NUMBERS = 2**20  # averages of all chains together, at most
 PROPOSALS = "proposals."  # before the names of what is kept of proposals
 
 Series = dict[str, torch.Tensor]  # by block, `(chains, looks)`
+ROUNDING = 1e-6  # relative, of float32
 AT_ONCE = 256  # draws that are looked at together
 
 VALUE = DERIVATIVES[0]
@@ -43,8 +44,8 @@ class Proposals:
         self.momenta = momenta
         self.waiting: list[tuple[int, dict[str, torch.Tensor]]] = []
         zero = torch.zeros(len(like), dtype=torch.float64, device="cpu")
-        self.seen = {name: zero.clone() for name in ("number", "divergent", "values", "mean", "squares")}
-        self.places = torch.zeros((0, 2), dtype=torch.int64, device="cpu")
+        self.seen = {name: zero.clone() for name in ("number", "divergent", "endless", "values", "mean", "squares")}
+        self.places = {name: torch.zeros((0, 2), dtype=torch.int64, device="cpu") for name in ("divergent", "endless")}
 
     def take(self, moves: Moves, begin: int) -> None:
         """Add the kept states of `moves`, which follow `begin` earlier ones."""
@@ -62,11 +63,14 @@ class Proposals:
         parts = [some for _, some in self.waiting]
         self.waiting = []
         kept = {name: torch.cat([p[name] for p in parts], 1).to("cpu", torch.float64) for name in parts[0]}
-        divergent = kept[WORK.name] > DIVERGENT * self.temperature
-        self.seen["number"] += divergent.shape[1]
-        self.seen["divergent"] += divergent.sum(1)
-        places = (divergent.T.nonzero() + torch.tensor([begin, 0], device="cpu")).flip(1)  # in the order of draws
-        self.places = torch.cat([self.places, places])[:PLACES]
+        work = kept[WORK.name]
+        self.seen["number"] += work.shape[1]
+        endless = work > (1 - ROUNDING) * ENDLESS
+        far = {"divergent": (work > DIVERGENT * self.temperature) & ~endless, "endless": endless}
+        for name, proposals in far.items():
+            self.seen[name] += proposals.sum(1)
+            places = (proposals.T.nonzero() + torch.tensor([begin, 0], device="cpu")).flip(1)  # in the order of draws
+            self.places[name] = torch.cat([self.places[name], places])[:PLACES]
         if VALUE in kept:
             values, before = kept[VALUE], self.seen["values"]
             number = values.shape[1]
@@ -78,32 +82,46 @@ class Proposals:
     def snapshot(self) -> dict[str, torch.Tensor]:
         """The counts so far, from which `restore` continues."""
         self._look()
-        return {name: x.clone() for name, x in self.seen.items()} | {"places": self.places.clone()}
+        places = {f"places.{name}": x.clone() for name, x in self.places.items()}
+        return {name: x.clone() for name, x in self.seen.items()} | places
 
     def restore(self, seen: Mapping[str, torch.Tensor]) -> None:
         """Continue from a snapshot."""
         self.seen = {name: seen[name].clone() for name in self.seen}
-        self.places = seen["places"].clone()
+        self.places = {name: seen[f"places.{name}"].clone() for name in self.places}
 
-    def account(self) -> dict[str, Any]:
+    def endless(self) -> list[list[int]]:
+        """The chain and draw of the first proposals whose work is infinite or no number."""
+        self._look()
+        return self.places["endless"].tolist()
+
+    def account(self, edge: float | None = None) -> dict[str, Any]:
         """`divergences`: the proposals looked at, divergent ones of each chain, and the chain and draw of the first.
 
+        `edge`: the same of those whose work is infinite, with `height`, where they went past an edge of this height.
         `e_bfmi`, where U is at hand: Var[H | theta] / Var[H] of each chain, times two as Betancourt does, so that it is
         1 for a Gaussian; with d momenta, d T^2 / (d T^2/2 + Var[U]).
         """
         self._look()
         account: dict[str, Any] = {}
         if self.seen["number"].any():
-            account["divergences"] = {
-                "proposals": int(self.seen["number"].sum()),
-                "of_chains": self.seen["divergent"].long().tolist(),
-                "places": self.places.tolist(),
-            }
+            names = ["divergent"] if edge is not None else ["divergent", "endless"]
+            account["divergences"] = {"proposals": int(self.seen["number"].sum())} | self._of(*names)
+        if edge is not None:
+            account["edge"] = self._of("endless") | {"height": edge}
         if self.momenta and bool((self.seen["values"] > 1).all()):
             fresh = self.momenta * self.temperature**2
             variance = self.seen["squares"] / (self.seen["values"] - 1)
             account["e_bfmi"] = (fresh / (fresh / 2 + variance)).nan_to_num(0.0).tolist()
         return account
+
+    def _of(self, *names: str) -> dict[str, Any]:
+        """The proposals of some kinds by chain, and the first places of these."""
+        number = torch.stack([self.seen[name] for name in names]).sum(0).long().tolist()
+        places = sorted(
+            [place for name in names for place in self.places[name].tolist()], key=lambda place: place[::-1]
+        )
+        return {"of_chains": number, "places": places[:PLACES]}
 
 
 class Gauges:

@@ -22,6 +22,7 @@ from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
 from .backward_work import Stretches
 from .chains import Chains
+from .edges import height_of_edge
 from .energy_checks import SAME
 from .inputs import Inputs, OfStep
 from .level import Blocks, Level
@@ -29,6 +30,7 @@ from .plan import Plan
 from .watching import Bar
 
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
+SPREAD = 16  # draws of a chain by which the spread of all is measured, about
 NUMBER = {"coarse": 1, "fine": 2, "finest": 4}  # steps in the time h
 
 
@@ -174,6 +176,16 @@ class PairedRun:
                 slope = self.inputs.target.eager.at(position_of(self.recipe, target), rows).slope
                 slopes[batch].append(self._parts(by_block(self.recipe, slope)))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
+
+    def height_of_edge(self, draws: Mapping[str, torch.Tensor], places: Sequence[Sequence[int]]) -> float | None:
+        """The height of an edge near some draws, by chain and number, as by `edges.height_of_edge`."""
+        chains, numbers = zip(*places)
+        every = max(1, next(iter(draws.values())).shape[1] // SPREAD)
+        near, all_over = (
+            self._target({name: at(draws[name]) for name in self.targets})
+            for at in (lambda x: x[list(chains), list(numbers)], lambda x: x[:, ::every].flatten(0, 1))
+        )
+        return height_of_edge(self.recipe, self.inputs, near, all_over, self.temperature)
 
     def counts_rows(self) -> bool:
         """Whether U is another one on a minibatch with each row twice, as a sum over rows times a constant is.

@@ -11,6 +11,7 @@ from integrators.metropolis import MetropolisedStep
 from recipe.errors import RecipeError, warn
 
 from ..results.draws import Draws
+from ..results.geometry import DIVERGENT
 from .chains import Chains, Diverged
 from .drive import Kernel, Stop, drive
 from .inputs import Inputs
@@ -104,7 +105,8 @@ class Run:
         sizes = self.record.step_sizes if weighs else None
         draws = Draws(
             values | beside,
-            info=self._account(began) | ({"targets": list(values)} if beside else {}),
+            info=self._account(began, None if seen_as else self._edge(values, again))
+            | ({"targets": list(values)} if beside else {}),
             step_sizes=sizes,
             log_weights=log_weights(self.chains, kept, again.inputs, self.plan.kept_temperature),
             again=None if seen_as else again,
@@ -112,8 +114,14 @@ class Run:
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 
-    def _account(self, began: float) -> dict[str, Any]:
-        """The record of the run for `draws.info`: plain data."""
+    def _edge(self, values: Mapping[str, Any], again: PairedRun) -> float | None:
+        """The height of an edge that proposals went past; None where there is none."""
+        places = self.record.gauges.proposals.endless()
+        height = again.height_of_edge(values, places) if places else None
+        return None if height is None or height > DIVERGENT else height
+
+    def _account(self, began: float, edge: float | None) -> dict[str, Any]:
+        """The record of the run for `draws.info`: plain data; `edge`: the height of one that proposals went past."""
         data = self.inputs.target.data
         settings = {name: self.asked[name] for name in ("step_size", "temperature")}
         account = {
@@ -142,7 +150,7 @@ class Run:
             account["rounding"] = self.asked["rounding"]
         if self.asked["centred"]:
             account["centred"] = self.asked["centred"]
-        account |= self.record.gauges.proposals.account()
+        account |= self.record.gauges.proposals.account(edge)
         averages = self.record.gauges.account(self.chains)
         if averages:
             account["averages"] = averages
