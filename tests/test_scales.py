@@ -80,6 +80,14 @@ def test_a_chain_that_was_far_away_is_flagged_though_it_came_back():
     assert list(draws.diverged) == [0, 1, 2, 3]
 
 
+def test_chains_without_acceptance_that_leave_the_set_of_the_density_are_told_to_be_accepted():
+    def half(theta):
+        return torch.where((theta > 0).all(), (theta**2).sum() / 2, torch.inf)
+
+    with pytest.warns(RuntimeWarning, match="risen by inf.*no force leads back: take metropolis=True"):
+        samplers.sample(SGLD, half, init=torch.ones(2), step_size=0.1, steps=400, **QUIET)
+
+
 def cauchy(theta):
     return 1.5 * torch.log1p((theta**2).sum())
 

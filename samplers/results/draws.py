@@ -336,10 +336,10 @@ class Draws(Mapping):
 
         Each finding is a number with its error, the band it should be in, and a cure. In the order of repair: lost
         chains; acceptance; proposals that diverge, by a work above 1000 T, not past an edge of the density, and where;
-        the fraction of the spread of H that momenta cover, E-BFMI, of the worst chain; chains that stand still; the heat of the noise of minibatches,
-        h V_g/(2 D) at a friction D, less what the recipe takes as supplied; R-hat of thermostats, which may still
-        relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad U; the kinetic temperature, of
-        p^2/m, averaged over the run; the effective sample size.
+        the fraction of the spread of H that momenta cover, E-BFMI, of the worst chain; chains that stand still; the
+        heat of the noise of minibatches, h V_g/(2 D) at a friction D, less what the recipe takes as supplied; R-hat of
+        thermostats, which may still relax; R-hat; the configurational temperature, the mean of (theta - E theta) grad
+        U; the kinetic temperature, of p^2/m, averaged over the run; the effective sample size.
 
         `of`: a function of theta of one draw, a loss say, whose R-hat and sample size are asked in place of the
         coordinates': it may mix where they do not, and the converse.

@@ -202,13 +202,15 @@ def flag_risen(
     sites = sum(x[0].numel() for x in start.values())
     flagged = (chains.alive & (rise > FARTHEST * sites)).nonzero().flatten().tolist()
     if flagged:
+        cure = "Take a smaller step size, or other starts of what is adapted."
+        if rise[flagged].isinf().any():
+            cure += " Where the density is 0 no force leads back: take metropolis=True, or a model with constraints."
         risen, most = told_apart(float(rise[flagged].max()), FARTHEST * sites, digits=3)
         draws.info["diverged"] = draws.info["diverged"] | {str(chain): chains.moved for chain in flagged}
         warn(
             f"{chains.where}: {len(flagged)} of {len(chains)} chains have left every scale of the law, and count as "
             f"diverged: {named(dict.fromkeys(flagged, chains.moved), 'by step')}. U/T has risen by "
-            f"{risen}, where no law of {sites} coordinates spreads over more than {most}. Take a smaller step size, or "
-            "other starts of what is adapted."
+            f"{risen}, where no law of {sites} coordinates spreads over more than {most}. {cure}"
         )
 
 
