@@ -1,4 +1,3 @@
-import ast
 import io
 import json
 import os
@@ -7,7 +6,6 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -108,13 +106,6 @@ def plain_json(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def loaded(path):
-    spec = spec_from_file_location(Path(path).stem, path)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # ---- list, show, check
 
 
@@ -192,28 +183,6 @@ def test_emit_prints_the_standalone_file(run, answer):
     standalone = integrators.compile(SGHMC, "Lie(A,F)").standalone()
     assert run("emit", "sghmc", "--scheme", "Lie(A,F)")[1] == standalone
     assert answer("emit", "sghmc", "--scheme", "Lie(A,F)")["source"] == standalone
-
-
-def test_an_emitted_file_imports_only_math_and_torch_and_makes_the_same_step(run, tmp_path):
-    path = tmp_path / "sampler.py"
-    assert run("emit", "sghmc", "--scheme", "BAOAB", "-o", str(path))[0] == 0
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert [ast.unparse(node) for node in imports] == ["import math", "import torch"]
-    theta, p, noise = torch.randn(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    given = dict(gradient=lambda theta: theta**3, noise={"p": noise}, C=2.0)
-    emitted = loaded(path).step({"theta": theta, "p": p}, 0.1, **given)
-    ours = integrators.compile(SGHMC, "B A O A B")({"theta": theta, "p": p}, 0.1, **given)
-    assert all(torch.equal(emitted[name], ours[name]) for name in ours)
-
-
-def test_an_emitted_optimizer_moves_parameters(run, tmp_path):
-    path = tmp_path / "sampler.py"
-    run("emit", "sgld", "-o", str(path))
-    weights = torch.nn.Parameter(torch.ones(3))
-    optimizer = loaded(path).Optimizer([weights], step_size=0.1)
-    (weights**2).sum().backward()
-    optimizer.step()
-    assert weights.isfinite().all() and not (weights == 1).any()
 
 
 def test_emit_replaces_its_own_file_and_no_other(run, refusal, tmp_path):
@@ -302,35 +271,21 @@ def test_what_a_file_prints_is_not_in_the_answer(run, mine):
         (b"def f():\n    raise KeyError('a')\nf()\n", 2, "KeyError: 'a'"),
         (b"x = 1\ndef f(:\n", 2, "SyntaxError: invalid syntax"),
         (b"import sys\nsys.exit(0)\n", 2, "SystemExit: 0"),
-        (
-            b"from recipe import vector\nvector('lambda')\n",
-            2,
-            "RecipeError: block 'lambda': this is a keyword of Python",
-        ),
+        (b"from recipe import vector\nvector('lambda')\n", 2, "RecipeError: block 'lambda': this is a keyword"),
         (b"import no_such_module\n", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
         (b"x = '\xff'\n", 1, "SyntaxError: (unicode error)"),
         (b"x = 1\0\n", 1, "SyntaxError: source code string cannot contain null bytes"),
+        (b"raise BaseException('odd')\n", 1, "BaseException: odd"),
+        (b"class Odd(BaseException): pass\nraise Odd\n", 2, "Odd"),
+        (b"x = [0]*10**15\n", 1, "MemoryError"),
+        (b"-" * 100_000 + b"1\n", None, "MemoryError"),
     ],
 )
 def test_an_exception_of_a_file_is_one_line_that_names_its_line(refusal, tmp_path, code, line, message):
     path = tmp_path / "wrong.py"
     path.write_bytes(code)
-    assert refusal("check", str(path)).startswith(f"recipe: {path}, line {line}: {message}")
-
-
-@pytest.mark.parametrize(
-    "code, message",
-    [
-        (b"raise BaseException('odd')\n", ", line 1: BaseException: odd"),
-        (b"class Odd(BaseException): pass\nraise Odd\n", ", line 2: Odd"),
-        (b"x = [0]*10**15\n", ", line 1: MemoryError"),
-        (b"-" * 100_000 + b"1\n", ": MemoryError"),
-    ],
-)
-def test_a_file_that_raises_anything_is_told_in_one_line(refusal, tmp_path, code, message):
-    path = tmp_path / "wrong.py"
-    path.write_bytes(code)
-    assert refusal("check", str(path)).startswith(f"recipe: {path}{message}")
+    at = f"{path}, line {line}" if line else path
+    assert refusal("check", str(path)).startswith(f"recipe: {at}: {message}")
 
 
 @pytest.mark.parametrize(
@@ -419,22 +374,13 @@ def test_a_picture_without_matplotlib_is_refused_before_the_run(run, monkeypatch
     assert code == 2 and "matplotlib cannot be imported" in error
 
 
-TUNED = "sample sgld --energy gaussian --tune --steps 40 --warmup 5 --no-progress".split()
-
-
-def tuned():
-    return samplers.tune(SGLD, TARGETS["gaussian"], init=torch.zeros(2), chains=64)
-
-
 @pytest.mark.slow
-def test_a_run_tunes_itself(answer, brief):
-    info, expected = answer(*TUNED)["info"], tuned()
+def test_a_run_tunes_itself_and_begins_with_its_settings(run, answer, brief):
+    argv = "sample sgld --energy gaussian --tune --steps 40 --warmup 5 --no-progress".split()
+    expected = samplers.tune(SGLD, TARGETS["gaussian"], init=torch.zeros(2), chains=64)
+    info = answer(*argv)["info"]
     assert info["tuned"] == expected.reasons and info["step_size"] == expected.arguments["step_size"]
-
-
-@pytest.mark.slow
-def test_a_run_that_tunes_itself_begins_with_its_settings(run, brief):
-    assert run(*TUNED)[1].startswith(str(tuned()))
+    assert run(*argv)[1].startswith(str(expected))
 
 
 def test_a_step_size_beside_tune_is_refused(run):
@@ -442,15 +388,11 @@ def test_a_step_size_beside_tune_is_refused(run):
     assert code == 2 and "--step-size 0.1: --tune chooses the step size. Leave out one of the two." in err
 
 
-def test_steps_are_accepted_or_rejected(answer):
-    argv = ["sample", "sgld", "--energy", "double-well", "--metropolis", *SHORT]
-    assert len(answer(*argv)["info"]["acceptance"]) == 3
-
-
-def test_steps_of_hmc_are_unless_it_is_said_that_they_are_not(answer):
-    argv = ["sample", "hmc", "--energy", "double-well", *SHORT]
-    assert len(answer(*argv)["info"]["acceptance"]) == 3
-    assert "acceptance" not in answer(*argv, "--no-metropolis")["info"]
+def test_steps_are_accepted_or_rejected_where_it_is_asked_and_of_hmc_unless_it_is_denied(answer):
+    argv = ["--energy", "double-well", *SHORT]
+    for asked in (["sgld", "--metropolis"], ["hmc"]):
+        assert len(answer("sample", *asked, *argv)["info"]["acceptance"]) == 3
+    assert "acceptance" not in answer("sample", "hmc", *argv, "--no-metropolis")["info"]
 
 
 def test_the_only_function_of_a_file_is_its_energy(answer, refusal, tmp_path):
