@@ -45,9 +45,8 @@ from samplers import cli
 from samplers.cli import lookup
 from samplers.testing import audits
 from samplers.testing.audits import VERDICTS, audit
-from samplers.testing.audits.judgement import extrapolated, order
+from samplers.testing.audits.judgement import extrapolated
 from samplers.testing.audits.known_laws import LAWS
-from samplers.testing.audits.measurements import likeness
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = dict(chains=2500, time=4.0, progress=False)  # alpha: 1e-4, and less where the sampler is right
@@ -360,20 +359,6 @@ def test_limits_are_exact_to_second_order_and_vanishing_biases_score_nothing():
         for c in (-0.3, 0.3):
             assert extrapolated("", "", c * h**p, covariance).left < 1
     assert extrapolated("", "", 0.1 * h / (1 - 0.8 * h), covariance).left == 0  # near the edge of stability
-
-
-@pytest.mark.parametrize("p", [1, 2, 3])
-def test_order_of_a_power(p):
-    result, low, high = order(np.array([1, 0.5**p, 0.25**p]), np.eye(3) * 1e-4)
-    assert result == pytest.approx(p, abs=0.01) and low < p < high
-
-
-def test_likeness_finds_copies_at_any_distance():
-    x = np.random.default_rng(0).standard_normal((1000, 2))
-    assert likeness(x)[2] < 5
-    for distance in (1, 137, 500):
-        lag, r, score = likeness(x + np.roll(x, distance, 0))
-        assert lag == distance and score > 10
 
 
 # ---- what may be returned, and what is refused
