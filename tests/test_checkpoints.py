@@ -93,6 +93,8 @@ CASES = {
     ),
 }
 CASES["temperatures in torch"] = CASES["temperatures"] | dict(backend="torch")
+CASES["accepted"] = BANANA | dict(recipe=samplers.GHMC, warmup=10, steps=50, step_size=0.4, metropolis=True)
+CASES["accepted, by a function"] = CASES["accepted"] | dict(energy=lambda t: (t**4).sum() / 4)
 
 
 def drawn(name, **more):
@@ -107,7 +109,8 @@ def undisturbed(name):
 
 # by a kernel and by torch, of several potentials, at temperatures, in phases; at the first checkpoint and at later
 BROKEN_OFF = [("kernel", 6), ("kernel, data", 1), ("torch", 2), ("several potentials", 3)]
-BROKEN_OFF += [(name, 1) for name in ("temperatures in torch", "phases")]
+BROKEN_OFF += [(name, 1) for name in ("temperatures in torch", "phases", "accepted, by a function")]
+TOLD = ("acceptance", "averages", "report")  # of all steps, those before the break too
 
 
 @pytest.mark.parametrize("name, saves", covering(product(CASES, [1, 2, 3, 6]), BROKEN_OFF))
@@ -116,6 +119,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_was_broken_off(name, saves, tmp_p
     stopped_after(monkeypatch, saves, lambda: drawn(name, checkpoint=Folder(tmp_path / "run", every=0.0)))
     whole, resumed = undisturbed(name), drawn(name, checkpoint=tmp_path / "run")
     assert list(whole) == list(resumed) and all(torch.equal(whole[b], resumed[b]) for b in whole)
+    assert [whole.info.get(key) for key in TOLD] == [resumed.info.get(key) for key in TOLD]
     assert whole.step_sizes is resumed.step_sizes is None or torch.equal(whole.step_sizes, resumed.step_sizes)
 
 
@@ -510,7 +514,7 @@ def test_a_run_in_another_thread_leaves_signals_alone():
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 def test_when_every_chain_is_lost_the_draws_before_are_not(backend):
-    with pytest.raises(Diverged, match="every chain has diverged") as error:
+    with pytest.raises(Diverged, match="every chain has diverged.*smaller step size") as error:
         samplers.sample(
             samplers.SGLD,
             TARGETS["banana"],

@@ -25,7 +25,6 @@ GAUSSIAN = TARGETS["gaussian"]
 BANANA = TARGETS["banana"]
 BOWL = Energy(vector("theta"), U=total(vector("theta") ** 2) / 2)
 AT_MODE = {"x": torch.tensor(0.0), "y": torch.tensor(0.0)}
-X = torch.randn(500, generator=torch.Generator().manual_seed(1)) + 1
 MANY = torch.randn(50_000, generator=torch.Generator().manual_seed(1)) + 1
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*chains are lost", "ignore:.*have accepted none")
@@ -33,10 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*chains are lost", "ignore:.*ha
 
 def sampled(recipe, energy, **arguments):
     return samplers.sample(recipe, energy, **{"progress": False, "init": torch.zeros(2)} | arguments)
-
-
-def mean_of(data, prior=0.0):
-    return lambda theta, x: len(data) * ((x - theta) ** 2 / 2).mean() + prior * (theta**2).sum()
 
 
 # ---- good runs
@@ -160,25 +155,6 @@ def test_scalars_are_a_flat_dict_of_floats_and_a_report_is_plain_data():
     data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert data["verdict"] == report.verdict and not data["ok"]
     assert [f["question"] for f in data["findings"] if not f["ok"]] == ["configurational temperature"]
-
-
-def test_a_run_that_goes_on_from_a_checkpoint_says_the_same(tmp_path):
-    calls = []
-
-    def breaking(x):
-        calls.append(0)
-        if len(calls) == 50:
-            raise InterruptedError
-        return (x**2).sum() / 2
-
-    settings = dict(init=torch.zeros(3), steps=80, step_size=0.3)
-    folder = samplers.checkpoints.Folder(tmp_path, every=0)
-    whole = sampled(SGNHT, lambda x: (x**2).sum() / 2, **settings)
-    with pytest.raises(InterruptedError):
-        sampled(SGNHT, breaking, checkpoint=folder, **settings)
-    resumed = sampled(SGNHT, breaking, checkpoint=folder, **settings)
-    assert torch.equal(resumed["theta"], whole["theta"])
-    assert resumed.info["averages"] == whole.info["averages"] and resumed.info["report"] == whole.info["report"]
 
 
 def test_momenta_are_averaged_over_the_run_and_not_looked_at_once():

@@ -3,8 +3,6 @@
 Both hold at every step size, in every word and at every temperature; the plain step is visibly wrong at these sizes.
 """
 
-import os
-import signal
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -42,8 +40,6 @@ from samplers import (
     UnderdampedLangevin,
     sample,
 )
-from samplers.checkpoints import Folder
-from samplers.running import watching
 from samplers.testing.cases import CASES as CASES_OF_STOCK
 from samplers.testing.layers import LAYERS
 from samplers.testing.subject import subject_of
@@ -501,18 +497,6 @@ def test_energies_of_several_coordinates_and_of_data_are_exact_too():
         assert ((covariance.mean(0) - torch.linalg.inv(precision)).abs() < 5 * error).all()
 
 
-@pytest.mark.parametrize("energy", [slow(QUARTIC), quartic], ids=["symbolic", "function"])
-def test_a_run_goes_on_from_its_checkpoint_to_the_same_draws(energy, tmp_path, monkeypatch):
-    monkeypatch.setattr(watching, "EVERY", 0.0)  # seconds between two looks
-    settings = dict(init=torch.ones(3), chains=4, steps=50, step_size=0.4, metropolis=True, progress=False, warmup=10)
-    whole = sample(GHMC, energy, **settings)
-    with pytest.warns(RuntimeWarning, match="stopped after"):
-        sample(GHMC, energy, checkpoint=Folder(tmp_path / "run", every=0), **settings | {"progress": interrupting})
-    resumed = sample(GHMC, energy, checkpoint=tmp_path / "run", **settings)
-    assert torch.equal(resumed["theta"], whole["theta"])
-    assert resumed.info["acceptance"] == whole.info["acceptance"]
-
-
 def test_the_step_size_is_the_time_of_a_word_whether_words_or_groups_are_repeated():
     """Eight leapfrogs of .3 are 8 words of h = .3, or a word of h = 2.4; the first form stands where it is printed."""
     settings = dict(init=torch.ones(2, dtype=torch.float64), steps=20, progress=False)
@@ -523,12 +507,6 @@ def test_the_step_size_is_the_time_of_a_word_whether_words_or_groups_are_repeate
     assert str(words).startswith("hmc, R B A B, repeat 8: 4 chains x 20 draws")
     assert str(group).startswith("hmc, R (B A B)*8: 4 chains x 20 draws")
     assert "a proposal is 8 words of h each" in str(integrators.metropolised(HMC, repeat=8))
-
-
-def interrupting(scalars):
-    """Ctrl-C at the thirtieth step."""
-    if scalars["step"] == 30:
-        os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("energy, backend", [(QUARTIC, "torch"), (quartic, "cpp"), slow((QUARTIC, "cpp"))])
