@@ -290,19 +290,26 @@ def check(drawn):
         assert error <= 1e-12, (text, name)
 
 
-HARD = """M_ FP_ MATH_ math_ M_00 like step self NULL RAND_MAX BIG_ENDIAN INT8_MAX M_PI key supply I EOF c errno index
-    lambda assert isnan stdin r signbit""".split()
+HARD = {
+    "names of C++": """M_ FP_ MATH_ math_ M_00 like step self NULL RAND_MAX BIG_ENDIAN INT8_MAX M_PI key supply I EOF c
+    errno index lambda assert isnan stdin r signbit""".split(),
+    "names of the text": """p1 p len decay_p sum1 seed params loss group moving kept normal draw gradient_ closure
+    generator generators super dict print torch math u0 theta_ lr p_""".split(),
+}
 
 
-def test_hard_names_have_the_same_numbers_in_torch_and_in_cpp():
-    name = named(HARD)
-    assert list(name.values()) == HARD  # none is refused
-    assert (moved(name, 3, "cpp") - moved(name, 3, "torch")).abs().max() <= 1e-12
+@pytest.mark.parametrize("kind", HARD)
+@pytest.mark.parametrize("text", ["torch", "standalone", "C++ on coordinates"])
+def test_hard_names_have_the_numbers_of_plain_ones(kind, text):
+    name = named(HARD[kind])
+    assert list(name.values()) == HARD[kind]  # none is refused
+    assert (TEXTS[text](name) - expected(text)).abs().max() <= 1e-12
 
 
 @pytest.mark.slow
-def test_hard_names_in_every_role_and_printer():
-    check(HARD)
+@pytest.mark.parametrize("kind", HARD)
+def test_hard_names_in_every_role_and_printer(kind):
+    check(HARD[kind])
 
 
 @pytest.mark.slow

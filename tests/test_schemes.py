@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import replace
-from itertools import cycle, product
 
 import numpy as np
 import pytest
 import torch
-from covering import covering, slow
-from statements import interpret
+from covering import slow
 from sympy import Float, Rational, Symbol, exp, factorial, floor, sin, symbols, zeta
 from zoo import GENERALISED_LANGEVIN, HAMILTONIAN, JOINT, MAGNETIC, QUARTIC_KINETIC
 
@@ -36,7 +34,7 @@ from recipe import (
 )
 from recipe.scheme import all_letters, scheme
 from samplers import ATMC, MSGNHT, SGHMC, SGLD, SGNHT, SGRLD, SGRLDDense, UnderdampedLangevin
-from samplers.testing.interpreter import Chain, flow_by_flow, van_loan
+from samplers.testing.interpreter import Chain, van_loan
 
 theta, p, xi, x, y, px, py = (*map(vector, ("theta", "p")), *map(scalar, ("xi", "x", "y", "px", "py")))
 U, n = potential(theta), total(1)
@@ -505,104 +503,6 @@ def test_the_gradient_cannot_supply_more_noise_than_there_is(recipe, given, allo
 
 
 # ---- names of the user's and of the text's
-
-HOSTILE = [
-    ("math", "torch", "gradient_", "sites", "x1"),
-    ("len", "sum1", "g", "float", "x2"),
-    ("g", "c", "g_", "x", "sum1"),
-    ("sum1", "g", "sum2", "c", "g_"),
-    ("p", "p1", "p2", "p3", "p11"),
-    ("decay_p", "p", "spread_p", "kick_p", "drift_theta"),
-    ("theta", "p", "decay_p", "decay_p_", "spread_p"),
-    ("like", "total", "phi1", "matrix_ou", "step"),
-    ("self", "source", "closure", "coefficients", "abs"),
-    ("theta_new1", "p_new1", "theta", "M_00", "L_11"),
-    ("torch_", "torch", "torch__", "math_", "math"),
-    ("print", "exec", "open", "eval", "vars"),
-    ("exp", "sqrt", "expm1", "log", "sin"),
-    ("value", "name", "dict", "tuple", "int"),
-    ("one", "zero", "block", "values", "size"),
-    ("e", "pi", "I", "E", "S"),
-]
-
-
-def renamed(one, two, three, mass, rate):
-    """A thermostatted recipe in other names, with a total, a per-site parameter and matrix-free friction."""
-    q, r, z = vector(one), vector(two), scalar(three)
-    m, k = positive(mass, default=1.7, per=q), positive(rate, default=0.7)
-    return Recipe(
-        name="renamed",
-        state=(q, r, z),
-        H=potential(q) + total(r**2 / m) / 2 + n * z**2 / 2,
-        D={r: k * m},
-        Q={(q, r): -1, (r, z): r / n},
-    )
-
-
-def called(step, shape=(3,)):
-    """The emitted step and its oracle on the same inputs."""
-    random = np.random.default_rng(5)
-
-    def size(block):
-        return (4, *shape) if block.is_vector else (4,)
-
-    state = {block.name: random.normal(0.3, 0.8, size(block)) for block in step.recipe.state}
-    drawn = {name: random.normal(size=size(block)) for name, block in step.draw_blocks.items()}
-
-    def tensors(arrays):
-        return {k: torch.tensor(v) for k, v in arrays.items()}
-
-    def field(at):
-        return at**3 / 4 + at / 2 - 0.4
-
-    out = step(tensors(state), 0.13, gradient=field, noise=tensors(drawn))
-    oracles = [oracle(step, state, 0.13, gradient=field, noise=drawn) for oracle in (interpret, flow_by_flow)]
-    return out, oracles
-
-
-WORDS = "B A' O A' B", "O B A' B O", "Euler"
-
-
-@pytest.mark.parametrize("names, word", covering(product(HOSTILE, WORDS), [*zip(HOSTILE, cycle(WORDS))][::2]))
-def test_any_name_of_a_block_or_parameter_gives_the_right_step(names, word):
-    step = compile(renamed(*names), word)
-    out, oracles = called(step)
-    for oracle in oracles:
-        assert all(np.abs(out[block.name].numpy() - oracle[block.name]).max() <= 1e-12 for block in step.recipe.state)
-
-
-def test_every_draw_of_a_step_has_a_name_of_its_own():
-    """Blocks p and p1, of which p is drawn for twice and p1 once."""
-    q, r = vector("p"), vector("p1")
-    recipe = Recipe(
-        name="two",
-        state=(theta, q, r),
-        H=U + total(q**2) / 2 + total(r**2) / 2,
-        D={q: 0.6, r: 1.3},
-        Q={(theta, q): -1, (theta, r): -1},
-    )
-    step = compile(recipe, "O R A B A R O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
-    assert len(step.draws) == len(step.program.draws) == 4
-    step = compile(recipe, "O R A B A O", pieces={"O": friction(q) + noise(q), "R": friction(r) + noise(r)})
-    assert len(step.draws) == len(step.program.draws) == 3
-
-
-# arguments, attributes, locals and builtins of the text; of each kind one always runs
-NAMES_OF_THE_TEXT = """seed params loss group moving kept normal draw value closure generator generators theta_ lr super
-dict p_""".split()
-
-
-@pytest.mark.parametrize("name", covering(NAMES_OF_THE_TEXT, ["seed", "group", "normal", "closure", "theta_", "super"]))
-def test_any_name_of_a_parameter_gives_a_standalone_optimizer(name):
-    rate = positive(name, default=2.0)
-    recipe = Recipe(name="renamed", state=(theta, p), H=U + total(p**2) / 2, D={p: rate}, Q={(theta, p): -1})
-    weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    optimizer = load(compile(recipe, "F A").standalone(), "standalone")["Optimizer"](
-        [weights], step_size=0.1, temperature=0.0
-    )
-    (weights**2).sum().backward()
-    optimizer.step()
-    assert weights.detach() == pytest.approx(np.full(3, 1 - 0.1 * (1 - math.exp(-0.2)) / 2 * 2))
 
 
 @pytest.mark.parametrize(
