@@ -329,14 +329,6 @@ def test_relativistic_friction_solves_its_equation(friction):
     assert braking(step, 0.7 * h, friction, braking(step, 0.3 * h, friction)) == pytest.approx(result, rel=1e-13, abs=0)
 
 
-@pytest.mark.parametrize("friction", [-2.0, 0.7])
-def test_relativistic_friction_is_exponential_when_slow_and_linear_when_fast(friction):
-    step, m, c, h = compile(relativistic_thermostat(), "R W A'"), 1.7, 1.3, 0.9
-    slow, fast = braking(step, h, friction, [1e-12, 1e9], m=m, c=c)
-    assert slow == pytest.approx(1e-12 * math.exp(-friction * h / m), rel=1e-14)
-    assert fast == pytest.approx(1e9 - friction * c * h, rel=1e-14)
-
-
 def test_friction_for_ever_stops_and_stays_finite():
     step = compile(relativistic_thermostat(), "R W A'")
     assert (abs(braking(step, 1.0, 1e6)) < 1e-300).all()

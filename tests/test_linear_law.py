@@ -41,17 +41,15 @@ class At(NamedTuple):
 
 
 HERE = At(k=np.array([0.7, 2.3, 5.1]), m=1.7, T=0.8, gamma=1.1, h=0.29)
-PRINTED = HERE._replace(k=np.array([2.3]), h=0.37)  # of the reference numbers, with s2 = 0.6
 
 
 class Law(NamedTuple):
-    """A row of the table: Var theta and Var p at s2 = 0, d Var theta/d s2, and the printed Var theta."""
+    """A row of the table: Var theta and Var p at s2 = 0, and d Var theta/d s2."""
 
     word: str
     theta: object
     p: object = None
     slope: object = None
-    printed: float | None = None
     reuse: bool = True
 
 
@@ -91,7 +89,6 @@ TABLE = {
         EXACT,
         lambda z: z.m * z.T * (1 - z.w),
         lambda z: z.h**2 * coth(z.x / 2) / (2 * z.k * z.L),
-        0.361542846992,
         reuse=False,
     ),
     "BAOAB, one gradient": Law(
@@ -99,15 +96,13 @@ TABLE = {
         EXACT,
         lambda z: z.m * z.T * (1 - z.w),
         lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L),
-        0.375259607028,
     ),
-    "AOAB": Law("A O A B", EXACT, MAXWELL, lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L), 0.375259607028),
+    "AOAB": Law("A O A B", EXACT, MAXWELL, lambda z: z.h**2 * coth(z.x / 2) / (z.k * z.L)),
     "ABOBA": Law(
         "A B O B A",
         EXACT,
         lambda z: z.m * z.T / (1 - z.w),
         lambda z: z.h**2 * coth(z.x) / (4 * z.k * z.m),
-        0.361434826677,
         reuse=False,
     ),
     "OBABO": Law(
@@ -115,7 +110,6 @@ TABLE = {
         lambda z: z.T / z.k / (1 - z.w),
         MAXWELL,
         lambda z: z.h**2 * coth(z.x) / (z.k * z.L),
-        0.378983431543,
         reuse=False,
     ),
     "OABAO": Law(
@@ -123,23 +117,20 @@ TABLE = {
         lambda z: z.T / z.k * (1 - z.w),
         MAXWELL,
         lambda z: z.h**2 * (z.m * (1 + z.c) ** 2 - z.h**2 * z.k * z.c) / (z.k * z.m * (1 - z.c**2) * z.L),
-        0.357934618372,
     ),
     "AOBOA": Law(
         "A O B O A",
         lambda z: z.T / z.k * cosh(z.x / 2),
         lambda z: 2 * z.T * z.m**2 * (1 + z.c) / (2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c)),
         lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2)),
-        0.380683787379,
     ),
-    "FA": Law("F A", force_in_friction, F_MOMENTUM, F_SLOPE, 0.396534206961),
-    "AF": Law("A F", force_in_friction, F_MOMENTUM, F_SLOPE, 0.396534206961),
+    "FA": Law("F A", force_in_friction, F_MOMENTUM, F_SLOPE),
+    "AF": Law("A F", force_in_friction, F_MOMENTUM, F_SLOPE),
     "FAF": Law(
         "F A F",
         force_in_friction,
         None,
         lambda z: z.h * (1 + z.c) / (z.k * (1 + sqrt(z.c)) ** 2 * (2 * z.gamma * z.m - z.h * z.k * z.t)),
-        0.383151653473,
         reuse=False,
     ),
     "AFA": Law(
@@ -147,7 +138,6 @@ TABLE = {
         lambda z: z.T / z.k * z.x / 2 * coth(z.x / 2),
         F_MOMENTUM,
         lambda z: z.h / (2 * z.gamma * z.k * z.m),
-        0.378422255110,
     ),
     "SSS": Law(
         "A R W R A",
@@ -155,15 +145,13 @@ TABLE = {
         lambda z: 4 * z.T * z.x * z.m**2 * z.c / ((1 - z.c) * (2 * z.m * (1 + z.c) - z.h**2 * z.k * sqrt(z.c))),
         lambda z: z.h**2 / (4 * z.k * z.m * sinh(z.x / 2)),
     ),
-    "AG": Law("A G", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope, 0.396695896921),
-    "GA": Law("G A", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope, 0.396695896921),
+    "AG": Law("A G", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope),
+    "GA": Law("G A", euler_kick, lambda z: z.m * z.T / (1 - z.x / 2 - z.w), euler_slope),
     "explicit Euler": Law(
         "Euler",
         lambda z: z.T / z.k * (1 - z.x / 2 + 2 * z.w) / ((1 - z.h * z.k / (z.gamma * z.m)) * (1 - z.x / 2 + z.w)),
     ),
-    "BOA": Law(
-        "B O A", lambda z: z.T / z.k * (1 + z.c) ** 2 / (2 * z.c * (1 + z.c) - 4 * z.c**2 * z.w), printed=0.473623149680
-    ),
+    "BOA": Law("B O A", lambda z: z.T / z.k * (1 + z.c) ** 2 / (2 * z.c * (1 + z.c) - 4 * z.c**2 * z.w)),
 }
 
 # the leading term of the relative error of Var theta at s2 = 0, and its power of h
@@ -208,12 +196,6 @@ def test_the_covariance_of_the_emitted_step_is_the_closed_form(name):
     if row.slope:
         noisy = chain(step, HERE, s2=0.6).variance("theta")
         assert noisy == pytest.approx(row.theta(HERE) + 0.6 * row.slope(HERE), rel=1e-10)
-
-
-@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.printed])
-def test_the_variance_is_the_reference_number(name):
-    row = TABLE[name]
-    assert float(chain(langevin(row), PRINTED, s2=0.6).variance("theta")[0]) == pytest.approx(row.printed, abs=1e-11)
 
 
 @pytest.mark.parametrize("name", TABLE)
