@@ -242,14 +242,10 @@ def test_right_samplers_pass_the_deterministic_layers(name):
     assert report.ok and "generator" not in str(report.notes), report
 
 
-@pytest.mark.parametrize("name", ["Langevin on an angle", "Langevin in a box", "reflected on a half line"])
+@pytest.mark.parametrize(
+    "name", covering(SAMPLERS, ["Langevin on an angle", "Langevin in a box", "reflected on a half line"])
+)
 def test_right_samplers_pass_all_layers(name):
-    assert_stationary(SAMPLERS[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_every_right_sampler_passes_all_layers(name):
     assert_stationary(SAMPLERS[name])
 
 
