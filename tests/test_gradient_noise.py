@@ -171,7 +171,6 @@ def share(row):
 
 
 NOISY = [name for name, row in TABLE.items() if row.slope]
-TOGETHER = "FAG"  # force and noise in one flow
 s2 = 1.9
 
 
