@@ -1,10 +1,11 @@
-"""A step made in four ways: the emitted text, the kernel in C++, the statements of the Program, flow by flow."""
+"""A step made in four ways: emitted text, kernel, statements of the Program, flow by flow; accepted ones in two."""
 
 import numpy as np
 import torch
 from statements import interpret
 
 import integrators
+from integrators.noise import Key
 from samplers.testing.interpreter import flow_by_flow
 
 
@@ -41,3 +42,16 @@ def all_ways_agree(recipe, slopes, word=None, *, in_numpy=None, reuse_gradient=T
     for b in recipe.state:
         for result in (native[b.name].numpy(), one[b.name], other[b.name]):
             assert np.allclose(text[b.name].numpy(), result, rtol=1e-12, atol=1e-12)
+
+
+def accepted_ways_agree(recipe, state, h, *, word=None, energy=None, steps=5, kernel="cpp", rtol=1e-10, **given):
+    """Over some steps that are accepted or rejected by their work, in torch and as a kernel."""
+    ends = []
+    for backend in ("torch", kernel):
+        step, end = integrators.metropolised(recipe, word, energy=energy, backend=backend), state
+        for k in range(steps):
+            end = step(end, h, noise=Key(3, k), **given)
+        ends.append(end)
+    for name, x in ends[0].items():
+        torch.testing.assert_close(ends[1][name], x, rtol=rtol, atol=rtol)
+    assert ends[0]["accepted"].sum() > 0

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from error_budget import CLAIMS
+from same_step import accepted_ways_agree
 from scipy.integrate import quad
 from sympy import S
 
 import integrators
 from integrators import metropolis, numerical_flows
-from integrators.noise import Key
 from recipe import Energy, Recipe, RecipeError, numerical, positive, potential, total, vector
 from samplers import MALA, sample
 from samplers.testing import assert_stationary
@@ -55,18 +55,9 @@ def test_draws_have_the_law_of_a_quadrature_from_a_far_start_where_those_of_mala
 
 
 def test_a_step_in_cpp_is_that_in_torch():
-    start = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(16, 3)
-    state = {"theta": start, "direction": torch.ones(16).double(), "work": torch.zeros(16).double()}
-    after = []
-    for backend in ("torch", "cpp"):
-        step = integrators.metropolised(BARKER, energy=WELL, backend=backend)
-        new = state | {"accepted": torch.zeros(16).double()}
-        for k in range(5):
-            new = step(new, 0.2, noise=Key(3, k), temperature=0.8)
-        after.append(new)
-    for name, x in after[0].items():
-        torch.testing.assert_close(after[1][name], x, rtol=1e-10, atol=1e-10)
-    assert 0 < after[0]["accepted"].sum() < 80
+    start, zero = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(16, 3), torch.zeros(16).double()
+    state = {"theta": start, "direction": zero + 1, "work": zero, "accepted": zero}
+    accepted_ways_agree(BARKER, state, 0.2, energy=WELL, temperature=0.8)
 
 
 MISTAKES = {

@@ -8,10 +8,9 @@ import pytest
 import torch
 from covering import covering
 from error_budget import CLAIMS, standard_score
-from statements import interpret
+from same_step import all_ways_agree
 from sympy import Abs, Symbol, diff, exp, log, simplify, sin, sinh, sqrt, symbols, tanh
 
-import integrators
 import samplers
 from recipe import (
     Energy,
@@ -31,7 +30,6 @@ from recipe import (
 )
 from samplers import Metropolis
 from samplers.target.coordinates import Mapped
-from samplers.testing.interpreter import flow_by_flow
 from samplers.tuning import tune
 
 theta, z, p = vector("theta"), vector("z"), vector("p")
@@ -198,22 +196,7 @@ STEPPED = {
 @pytest.mark.parametrize("name", STEPPED)
 def test_text_kernel_and_both_interpreters_make_the_same_step(name):
     recipe, ways = STEPPED[name]
-    recipe = mapped(recipe, theta=z, **ways)
-    step, kernel = integrators.compile(recipe), integrators.compile(recipe, backend="cpp")
-    generator = torch.Generator().manual_seed(4)
-    state = {b.name: torch.randn(3, 2, generator=generator, dtype=torch.float64) for b in recipe.state}
-    noise = {d: torch.randn(3, 2, generator=generator, dtype=torch.float64) for d in step.draws}
-    inputs = {name: x.numpy() for name, x in state.items()}, {name: x.numpy() for name, x in noise.items()}
-
-    def slope(x):
-        return x**3
-
-    text = step(state, 0.1, gradient=slope, noise=noise)
-    results = [kernel(state, 0.1, gradient=slope, noise=noise)]
-    results += [f(step, inputs[0], 0.1, gradient=slope, noise=inputs[1]) for f in (interpret, flow_by_flow)]
-    for result in results:
-        for b in recipe.state:
-            assert np.allclose(text[b.name].numpy(), np.asarray(result[b.name]), rtol=1e-12, atol=1e-12)
+    all_ways_agree(mapped(recipe, theta=z, **ways), lambda x: x**3)
 
 
 a, b = symbols("a b", real=True)
