@@ -639,27 +639,6 @@ def test_the_standalone_optimizer_goes_on_as_the_step_of_its_word_turned_to_the_
             state["theta"] = weights.detach()[None].clone()
 
 
-def sgd_of_an_exact_friction(h, gamma):
-    """That of the word F A: the force acts over the time in which momenta forget."""
-    return dict(lr=-h * math.expm1(-gamma * h) / gamma, momentum=math.exp(-gamma * h))
-
-
-LIKE_SGD = {  # a step, its settings, and those of torch's SGD that it is at temperature 0
-    "F A": (UnderdampedLangevin, dict(step_size=0.07, gamma=1.3, m=1.0), sgd_of_an_exact_friction(0.07, 1.3)),
-    "G A": (SGHMC, dict(step_size=0.07, C=1.3 * 1.7, m=1.7), dict(lr=0.07**2 / 1.7, momentum=1 - 1.3 * 0.07)),
-    "Euler": (SGLD, dict(step_size=0.03), dict(lr=0.03)),
-    "Euler, of a mean loss": (SGLD, dict(step_size=0.001, num_data=30), dict(lr=0.03)),
-}
-
-
-@pytest.mark.parametrize("word", LIKE_SGD)
-def test_at_temperature_0_the_standalone_optimizer_is_sgd(word):
-    recipe, how, as_sgd = LIKE_SGD[word]
-    step = compile(recipe, word.split(",")[0], pieces=PAPER if word == "G A" else {})
-    ours = trained(lambda w: standalone(step)["Optimizer"](w, temperature=0.0, **how))
-    assert (ours - trained(lambda w: torch.optim.SGD(w, **as_sgd))).abs().max() <= 1e-12
-
-
 @pytest.mark.parametrize("name", ["sgnht", "msgnht"])
 def test_the_standalone_optimizer_starts_auxiliary_blocks_from_the_law_of_the_library(name):
     recipe = STOCK[name].recipe

@@ -19,6 +19,7 @@ from devices import device_of
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol
+from zoo import GENERALISED_LANGEVIN, JOINT
 
 import integrators
 import samplers
@@ -369,24 +370,12 @@ def test_the_words_of_a_text_are_kept_from_its_names(name):
 # ---- names that met in one before
 
 
-def generalised_langevin():
-    """Ceriotti, Bussi and Parrinello (2010), eq. (1): a momentum coupled to an auxiliary one, an OU law of matrices."""
-    theta, p, s = vector("theta"), vector("p"), vector("s")
-    g, c = positive("g", default=0.7), positive("c", default=1.3)
-    return Recipe(
-        name="generalised-langevin",
-        state=(theta, p, s),
-        H=potential(theta) + total(p**2 + s**2) / 2,
-        D={s: g},
-        Q={(theta, p): -1, (p, s): -c},
-        pieces={"A": theta, "B": force(p), "O": (friction(p) + noise(p), s)},
-        scheme="B A O A B",
-    )
+MATRIX_LAW = replace(GENERALISED_LANGEVIN, pieces=JOINT, scheme="B A O A B")
 
 
 def test_a_law_of_matrices_runs_in_kernels():
     """Its constants are called M_00, which a kernel's names once never came to an end of."""
-    recipe, bowl = generalised_langevin(), Energy(vector("theta"), U=total(vector("theta") ** 4) / 4)
+    recipe, bowl = MATRIX_LAW, Energy(vector("theta"), U=total(vector("theta") ** 4) / 4)
     assert "M_00" in integrators.compile(recipe).source
     run = {"init": torch.zeros(3, dtype=torch.float64), "chains": 3, "steps": 20, "step_size": 0.2, "progress": False}
     draws = [samplers.sample(recipe, bowl, backend=backend, **run)["theta"] for backend in ("torch", "cpp")]
@@ -446,6 +435,6 @@ def test_a_column_or_coordinate_of_data_does_not_become_code():
 
 
 def test_a_word_over_several_lines_stays_in_its_comment():
-    step = integrators.compile(generalised_langevin(), "B A\nO A B", backend="cpp")
+    step = integrators.compile(MATRIX_LAW, "B A\nO A B", backend="cpp")
     state = {name: torch.ones(2, 3, dtype=torch.float64) for name in ("theta", "p", "s")}
     assert step(state, 0.1, gradient=lambda theta: theta, noise=Key(0, 0))["theta"].isfinite().all()
