@@ -320,11 +320,6 @@ def test_it_stands_in_the_summary_and_in_print(draws):
     assert json.loads(json.dumps(result.to_dict()))["figures"][0]["name"] == "a[0]"
 
 
-def test_equal_draws_state_equal_errors(draws, pairs_alone):
-    first, second = (draws.accuracy(chains=50, steps=60) for _ in range(2))
-    assert first.figures == second.figures
-
-
 def test_a_bar_shows_the_steps_of_pairs_and_of_stretches_where_the_run_had_one_or_it_is_asked_for(draws, capsys):
     pairs = draws.accuracy(chains=8, steps=20).pairs
     assert capsys.readouterr().err == ""

@@ -172,34 +172,6 @@ def test_with_a_rate_a_whole_chain_jumps_with_the_probability_of_its_share_of_th
     assert out["p"][0] == pytest.approx(np.full(3, math.sqrt(1.7))) and (out["p"][1] == 7).all()
 
 
-def moments_after_a_jump(recipe, h=0.5, T=0.8, m=1.7, rate=1.4):
-    """E p'^power from p, of the uniform by its two sides, of the normal by quadrature."""
-    step, (x, w) = compile(recipe, "A B R"), np.polynomial.hermite_e.hermegauss(3)
-    chance = 1 - math.exp(-rate * h) if len(step.draws) == 2 else 1.0
-    *turn, normal = step.draws
-
-    def after(p, u, eta):
-        noise = {normal: np.array([[eta]]), **{name: np.array([u]) for name in turn}}
-        given = {"theta": np.array([[0.3]]), "p": np.array([[p]])}
-        return jumped(step, given, noise, temperature=T, m=m, **({"nu": rate} if turn else {}))["p"].item()
-
-    def mean(power, p):
-        goes = sum(v * after(p, 0.0, eta) ** power for eta, v in zip(x, w / w.sum()))
-        return chance * goes + (1 - chance) * after(p, 1.0, 0.0) ** power
-
-    return mean
-
-
-@pytest.mark.parametrize("rate", [None, nu])
-def test_a_refreshment_keeps_the_law_and_forgets_at_its_rate(rate):
-    """E p' = (1 - q) E p and E p'^2 = (1 - q) E p^2 + q m T, with the fixed point N(0, m T)."""
-    mean = moments_after_a_jump(hamiltonian(jumps={"R": refresh(p, rate=rate)}))
-    q = 1 - math.exp(-1.4 * 0.5) if rate is not None else 1.0
-    for start in (0.0, 1.0, -2.5):
-        assert mean(1, start) == pytest.approx((1 - q) * start, abs=1e-14)
-        assert mean(2, start) == pytest.approx((1 - q) * start**2 + q * 1.7 * 0.8, rel=1e-14)
-
-
 BINARY = {
     "one switch": (one_switch(), "z"),
     "switches": (switches(), "gamma"),
