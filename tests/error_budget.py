@@ -163,11 +163,11 @@ CLAIMS = {
         times=6,
     ),
     "batches": Claim(
-        "how often each row is drawn; correlation of the rows of two chains, of two steps; mean of the gradient",
-        "uniform, independent; the full gradient",
+        "how often each row is drawn; correlation of the rows of two chains, of two steps",
+        "uniform, independent",
         "a row drawn 15 % too seldom (2e4 batches of 3 of 10 rows)",
         11.0,
-        times=14,
+        times=12,
     ),
     "known bias": Claim(
         "averages of theta^2 or theta over time and chains, the sampler adapting, frozen, or weighted by its clock",
@@ -231,7 +231,7 @@ CLAIMS = {
         "those of the law of theta: a Gaussian of condition 1e4; laws of models, conjugate or by quadrature",
         "a variance 25 % off (60 chains of 60 draws or more, standard error 3 %)",
         12.0,
-        times=122,
+        times=119,
     ),
     "precision of a prior": Claim(
         "mean and sd of log tau, of the intercept and of three weights of a logistic regression, in standard errors",

@@ -275,40 +275,6 @@ def test_an_energy_of_many_sites_without_data_has_a_kernel():
     assert (runs[0] - runs[1]).abs().max() < 1e-12
 
 
-def test_the_mean_over_minibatches_is_the_full_gradient():
-    """Of 20,000 batches of 4 rows, within five standard errors: a sum without its scale is ten times too small."""
-    energy, by_hand = ENERGIES["logistic"]
-    at = start(energy, 1).expand(20_000, 5)
-    data = Data(columns(energy, 5), 4, like=at)
-    data = data.columns(energy, at)
-    batch = data.batch(data.rows_for(0, range(1), 0, 20_000)[0])
-    symbolic = Symbolic([integrators.compile(samplers.SGLD, energy=energy)], data.rows)
-    result = symbolic.jet(at, batch, orders={1}, per_chain=True).slope
-    expected = grad(by_hand)(at[0], *columns(energy, 5))
-    assert ((result.mean(0) - expected).abs() < 5 * result.std(0) / 20_000**0.5).all()
-
-
-@pytest.mark.parametrize("backend", ["torch", "cpp"])
-def test_at_temperature_0_linear_regression_ends_at_the_normal_equations(backend):
-    energy = Energy(theta, U=data_total((y - z) ** 2) / 2 + total(theta**2) / 2, data=(y, x))
-    Y, X = columns(energy, 5)
-    draws = samplers.sample(
-        samplers.SGLD,
-        energy,
-        init=torch.zeros(5, dtype=torch.float64),
-        chains=1,
-        steps=1,
-        warmup=400,
-        step_size=0.01,
-        temperature=0.0,
-        data=(Y, X),
-        backend=backend,
-        progress=False,
-    )
-    solution = torch.linalg.solve(X.T @ X + torch.eye(5, dtype=torch.float64), X.T @ Y)
-    assert (draws["theta"][0, -1] - solution).abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_logistic_regression_does_not_overflow(backend, sign):

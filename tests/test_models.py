@@ -161,20 +161,6 @@ def test_a_correlation_with_an_lkj_prior_is_that_of_quadrature():
     )
 
 
-@pytest.mark.slow
-def test_correlations_of_three_have_the_marginals_of_their_prior():
-    """r of LKJ(eta) in d dimensions: (r + 1)/2 is Beta(a, a) with a = eta + (d - 2)/2, so that E r^2 = 1/(2a + 1)."""
-    energy = model({"L": LKJCholesky(3, 2 * ONE)}, lambda v: 0 * v["L"][1, 0])
-    draws = sample(HMC, energy, seed=4, **SMALL)
-    check(
-        draws,
-        {
-            f"r{i}{j}^2": (lambda d, i=i, j=j: (d["L"][..., i, :] * d["L"][..., j, :]).sum(-1) ** 2, 1 / 6)
-            for i, j in ((1, 0), (2, 0), (2, 1))
-        },
-    )
-
-
 def test_the_law_of_free_numbers_of_a_precision_is_that_of_its_conjugate_law():
     """W(n, V) given normal rows x is W(n + rows, (V^-1 + x^T x)^-1), of mean n V and E S_ij^2 by Isserlis' rule."""
     rows = of([1.0, 0.4], [-0.5, -1.2], [0.3, 0.9], [2.0, 1.1])

@@ -601,16 +601,6 @@ def misfit(theta, batch):
     return (X @ theta - y) ** 2
 
 
-def test_the_minibatch_gradient_is_unbiased():
-    """Each of 2e4 chains takes one step of SGLD at T = 0 with batches of 3: the mean of its moves is the full one."""
-    energy = posterior(misfit, lambda theta: (theta**4).sum(), num_data=10)
-    more = {"init": torch.tensor([0.4, -0.3], **double), "temperature": 0.0, "steps": 1, "data": DATA}
-    full = run(SGLD, energy, chains=1, **more)["theta"][0, 0]
-    moves = run(SGLD, energy, chains=20_000, batch_size=3, **more)["theta"][:, 0] - full
-    scores = {f"site {i}": standard_score(m) for i, m in enumerate(moves.T)}
-    assert not CLAIMS["batches"].failures(scores)
-
-
 def mean_misfit(theta, batch):
     """Its mean."""
     return misfit(theta, batch).mean()
