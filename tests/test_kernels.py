@@ -21,7 +21,6 @@ from integrators.noise import Key
 from integrators.optimizer_form import optimizer_form
 from integrators.passes import Unsupported
 from recipe import Recipe, RecipeError, positive, potential, scalar, total, vector
-from samplers.testing import check
 from samplers.testing.cases import CASES
 from samplers.testing.random_calls import called, inputs, stepped, worst
 
@@ -80,14 +79,6 @@ def test_what_has_no_kernel_says_so(name, backend):
     kernel = pair(name, backend)[1]
     with pytest.raises(Unsupported, match="Use backend='torch'"):
         called(kernel, *inputs(kernel, 3, (4,) if kernel.recipe.target_is_vector else ()))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*left out .* its parameters imply a step size")
-@pytest.mark.parametrize("name", covering(KERNELS, ["sgnht"]))
-def test_the_layers_pass_on_kernels(name):
-    report = check(integrators.compile(CASES[name].recipe, backend="cpp"))
-    assert report.ok is not False, report
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (255,), (257,), (1000, 3)])

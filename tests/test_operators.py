@@ -28,7 +28,6 @@ from recipe import (
     potential,
     refresh,
     scalar,
-    step_size,
     total,
     vector,
 )
@@ -232,23 +231,6 @@ def test_baoab_with_the_hessian_for_a_mass_has_the_exact_covariance(stiff):
     chain = linear_chain(integrators.compile(RECIPES["proportional"], "B A O A B"), 0.5, hessian, M=hessian, gamma=2.0)
     of_theta = [i for i, name in enumerate(chain.names) if name == "theta"]
     found = chain.covariance[np.ix_(of_theta, of_theta)]
-    assert np.abs(found - covariance.numpy()).max() < 1e-10 * covariance.abs().max()
-
-
-@pytest.mark.parametrize("h", [1e-3, 0.1, 10.0])
-@pytest.mark.parametrize("noise", [0.0, 3.0])
-def test_fisher_scoring_is_exact_on_a_correlated_gaussian(stiff, h, noise):
-    """With gradients of noise S = noise times the Fisher matrix too: K^-1 + K^-T = Lam + S + injected."""
-    hessian, covariance = stiff
-    information = (1 + noise) * G
-    scale = 1 / (1 + step_size * information / 2)
-    scoring = Recipe(
-        name="scoring", state=theta, H=U, D={theta: scale}, supplied={theta: step_size * scale**2 * information / 2}
-    )
-    chain = linear_chain(integrators.compile(scoring), h, hessian, G=hessian)
-    K = h * np.linalg.inv(np.eye(100) + h * (1 + noise) * hessian.numpy() / 2)
-    injected = chain.B @ chain.B.T + K @ (noise * hessian.numpy()) @ K.T
-    found = scipy.linalg.solve_discrete_lyapunov(chain.M, injected)
     assert np.abs(found - covariance.numpy()).max() < 1e-10 * covariance.abs().max()
 
 
