@@ -11,7 +11,6 @@ from torch.distributions import Distribution, Gamma, MultivariateNormal, Normal,
 import samplers
 from recipe import RecipeError
 
-F64 = torch.float64
 Y = torch.linspace(-1, 2, 20)
 EASY = {"steps": 3, "step_size": 1e-3, "progress": False}
 

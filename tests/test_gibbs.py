@@ -63,7 +63,6 @@ def test_the_emitted_draw_equals_the_oracle(recipe, oracle):
 
 # ---- the law of what is drawn: moments of the emitted step against those of exp(-H/T), of which only H is known
 
-LATENTS = {R.state[1]: R for R in ALL}
 SITES, NODES, UNIFORMS = 2, 40, 2**14
 STATE = np.array([0.6, -1.1])
 

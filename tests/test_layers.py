@@ -39,7 +39,6 @@ from samplers.testing.planted import planted
 from samplers.testing.subject import Subject, subject_of
 
 theta, p, r, xi, gamma = vector("theta"), vector("p"), vector("r"), scalar("xi"), positive("gamma", default=1.0)
-n = total(1)
 U, x = potential(theta), Symbol("x", real=True)
 
 

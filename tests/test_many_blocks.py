@@ -76,10 +76,6 @@ def test_right_recipes_pass_every_layer_and_nothing_is_left_out(name):
     assert report.left_out == () and {r.layer for r in report.results} >= set(LAYERS) - {"linear law", "work"}
 
 
-# laws of many blocks, which take seconds
-SLOW = ["chain of 2", "chain of 3", "generalised Langevin of 2", "generalised Langevin of 3"]
-
-
 @pytest.mark.parametrize("name", covering(MODELS, ["CCAdL"]))
 def test_planted_mistakes_are_killed_by_the_generator_and_by_the_chains(name):
     """All three by the generator, a coupling of the wrong sign by one step and by the chains too."""

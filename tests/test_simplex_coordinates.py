@@ -15,7 +15,6 @@ from samplers.coordinates import Affine, Composed, Simplex
 
 F64 = torch.float64
 WEIGHTS = torch.tensor([0.7, 1.5, 3.0, 4.8], dtype=F64)
-MEAN = WEIGHTS / WEIGHTS.sum()
 START = torch.full((4,), 0.25, dtype=F64)
 
 
