@@ -111,6 +111,11 @@ class Key:
         at: _At = {"device": like.device, "first_chain": self.first_chain}
         return normal(self.seed, self.step, number, len(like), tuple(like.shape[1:]), dtype=like.dtype, **at)
 
+    def uniforms(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        """Uniform numbers of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
+        at: _At = {"device": like.device, "first_chain": self.first_chain}
+        return uniform(self.seed, self.step, number, len(like), tuple(like.shape[1:]), dtype=like.dtype, **at)
+
 
 _MASK = 0xFFFFFFFF
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57

@@ -40,10 +40,6 @@ class Place:
     U: Jet
     R: Jet
 
-    def is_at(self, z: Position) -> bool:
-        """Whether z consists of the tensor objects of this place, which no step changes in place."""
-        return all(x is y for x, y in zip(tree_leaves(self.z), tree_leaves(z), strict=True))
-
     def value(self, b: float) -> torch.Tensor:
         """U_b of all chains, `(chains,)`."""
         return (1 - b) * self.R.value + b * self.U.value if b else self.R.value
@@ -100,9 +96,7 @@ class Annealing:
         before = state["accepted"]
         for _ in range(self.moves):
             key = noise.Key(self.seed, self.steps, self.first_chain)
-            u = noise.uniform(
-                key.seed, key.step, JITTER, 1, (), dtype=torch.float64, device="cpu", first_chain=key.first_chain
-            )
+            u = key.uniforms(JITTER, torch.empty(1, dtype=torch.float64, device="cpu"))
             state = self.step(
                 state,
                 h * (1 + float(u[0])) / 2,
@@ -117,10 +111,11 @@ class Annealing:
         return float((state["accepted"] - before).mean()) / self.moves
 
     def _at(self, z: Position) -> Place:
-        """The energies at z, evaluated only at a new z."""
-        if self.place is None or not self.place.is_at(z):
-            self.place = self.energies.at(z)
-        return self.place
+        """The energies at z, evaluated only at a new z: of other tensor objects, which no step changes in place."""
+        place = self.place
+        if place is None or any(x is not y for x, y in zip(tree_leaves(place.z), tree_leaves(z), strict=True)):
+            place = self.place = self.energies.at(z)
+        return place
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from recipe.errors import RecipeError, warn
 from ..results.findings import told_apart
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
-from ..target.data import Data
 from ..target.foreign import check_has_value, with_gradient
 from ..target.layout import by_block
 from ..target.potential import VALUE, Position
@@ -147,8 +146,16 @@ def evidence(
     law = reference_of(reference, recipe, energy, f"{where}, reference")
     energies = _energies(recipe, energy, data, law, where)
 
-    def begun(number_of_chains: int, first_chain: int) -> Annealing:
-        state = _start(step, law, energies, number_of_chains, seed, first_chain, parameters, where)
+    def begun(number: int, first_chain: int) -> Annealing:
+        """Chains drawn from the reference; refused where U is not a number there."""
+        z = law.start(seed, number, first_chain)
+        place = energies.at(z)
+        lost = int((place.U.value.isnan() | (place.U.value == -math.inf)).sum())
+        if lost:
+            what = f"U is not a number at {lost} of {number} draws of the reference"
+            raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")
+        own: dict[str, Any] = {"seed": seed, "parameters": parameters, "first_chain": first_chain}
+        state = complete_state(step, by_block(step.recipe, z), gradient=lambda _: place.gradient(0.0), **own)
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
     plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000)
@@ -251,19 +258,14 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     """U of the target and R of the reference; RecipeError for an energy without values or a finite integral."""
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
-    target = _target(recipe, energy, law, rows, position)
+    steps = [energy_step(energy, recipe.targets)] if isinstance(energy, Energy) else []
+    target = target_of(energy, steps, position, law.layout, rows)
     check_has_value(target.whole, where, "annealing compares values of U")
     check_rows(target, position, where)
     _check_tails(target, position, law, where)
     if law.is_gaussian:
         return Energies(law, target)
     return Energies(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
-
-
-def _target(recipe: Recipe, energy: Any, law: Reference, rows: Data | None, position: Position) -> Target:
-    """The target, U at positions of all chains."""
-    steps = [energy_step(energy, recipe.targets)] if isinstance(energy, Energy) else []
-    return target_of(energy, steps, position, law.layout, rows)
 
 
 def _check_tails(target: Target, position: Position, law: Reference, where: str) -> None:
@@ -291,30 +293,3 @@ def _check_tails(target: Target, position: Position, law: Reference, where: str)
             axis = int(flat.nonzero()[0]) % sites
             what = f"exp(-U) has no finite integral: U grows too slowly along coordinate {axis}"
             raise RecipeError(where, what, do="Add a prior, or mend the sign of U, which is -log density.")
-
-
-def _start(
-    step: Step,
-    law: Reference,
-    energies: Energies,
-    chains: int,
-    seed: int,
-    first_chain: int,
-    parameters: Mapping,
-    where: str,
-) -> dict:
-    """The state of chains drawn from the reference; RecipeError where U is not a number there."""
-    z = law.start(seed, chains, first_chain)
-    place = energies.at(z)
-    lost = int((place.U.value.isnan() | (place.U.value == -math.inf)).sum())
-    if lost:
-        what = f"U is not a number at {lost} of {chains} draws of the reference"
-        raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")
-    return complete_state(
-        step,
-        by_block(step.recipe, z),
-        seed=seed,
-        gradient=lambda _: place.gradient(0.0),
-        parameters=parameters,
-        first_chain=first_chain,
-    )

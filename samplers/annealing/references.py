@@ -49,25 +49,12 @@ class Reference:
         """The number of coordinates."""
         return sum(_shape(law).numel() for law in self.parts.values())
 
-    @property
-    def _numbers(self) -> torch.Tensor:
-        return next(iter(self.parts.values())).mean
-
     def start(self, seed: int, chains: int, first_chain: int) -> Position:
         """Draws in the coordinates of chains, `(chains, *shape)`; Gaussian ones are functions of (seed, chain)."""
         if self.is_gaussian:
-            like = self._numbers
+            like = next(iter(self.parts.values())).mean
             shape = (self.sites,) if self.layout.shapes is not None else tuple(_shape(next(iter(self.parts.values()))))
-            return noise.normal(
-                seed,
-                0,
-                REFERENCE,
-                chains,
-                shape,
-                dtype=like.dtype,
-                device=like.device,
-                first_chain=first_chain,
-            )
+            return noise.Key(seed, 0, first_chain).normals(REFERENCE, like.new_empty((chains, *shape)))
         values = {name: _drawn(law, seed, k, chains, first_chain) for k, (name, law) in enumerate(self.parts.items())}
         if self.explicit:
             return values
@@ -78,14 +65,12 @@ class Reference:
         """The target at coordinates z."""
         if not self.is_gaussian:
             return z
-        assert torch.is_tensor(z)
-        return self._by_part(z, lambda law, x: _mean(law) + _spread(law, x))
+        return self._by_part(z, lambda law, x: of_each(law).loc + _spread(law, x))
 
     def pulled(self, gradient: Position) -> Position:
         """The gradient by z, from the gradient by the target."""
         if not self.is_gaussian:
             return gradient
-        assert torch.is_tensor(gradient)
         return self._by_part(gradient, lambda law, x: _spread(law, x, transposed=True))
 
     @cached_property
@@ -98,7 +83,7 @@ class Reference:
         values = target if isinstance(target, Mapping) else {next(iter(self.parts)): target}
         return torch.stack([-law.log_prob(values[name]).sum() for name, law in self.parts.items()]).sum()
 
-    def _by_part(self, x: torch.Tensor, function: Any) -> torch.Tensor:
+    def _by_part(self, x: Any, function: Any) -> torch.Tensor:
         if self.layout.shapes is None:
             return function(next(iter(self.parts.values())), x)
         parts = zip(self.parts.values(), x.split(self.layout.sizes, -1))
@@ -118,11 +103,6 @@ class PriorOf(Reference):
     """
 
     model: Model = field(kw_only=True)
-
-    @cached_property
-    def is_gaussian(self) -> bool:
-        """False: a prior may depend on other variables."""
-        return False
 
     def start(self, seed: int, chains: int, first_chain: int) -> Position:
         """Draws of the prior in free numbers, `(chains, numbers)`."""
@@ -182,7 +162,10 @@ def _of_variables(parts: Mapping, model: Model, where: str) -> Reference:
 
 def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
     """Refuses laws of other blocks than the target, invalid laws, and laws of different types or devices."""
-    _check_names(parts, names, explicit, where)
+    if not parts or (explicit and set(parts) != set(names)):
+        blocks = ", ".join(map(str, parts)) or "nothing"
+        what = f"it is a law of {blocks}, and the target is {', '.join(names)}"
+        raise RecipeError(where, what, do="Give a law for each block of the target, in a dict by its name.")
     for name, law in parts.items():
         _check_law(name, law, where)
     if explicit and any(_shape(law) for law in parts.values()):
@@ -192,20 +175,12 @@ def _check_parts(parts: Mapping, names: list[str], explicit: bool, where: str) -
         raise RecipeError(where, f"its parts are of mixed types or places: {sorted(map(str, kinds))}", do="Give one.")
 
 
-def _check_names(parts: Mapping, names: list[str], explicit: bool, where: str) -> None:
-    by_block = set(parts) == set(names)
-    if not parts or (explicit and not by_block):
-        blocks = ", ".join(map(str, parts)) or "nothing"
-        what = f"it is a law of {blocks}, and the target is {', '.join(names)}"
-        raise RecipeError(where, what, do="Give a law for each block of the target, in a dict by its name.")
-
-
 def _check_law(name: str, law: Any, where: str) -> None:
     """Refuses anything but a normalised law with draws on the whole line."""
     if not isinstance(law, Distribution):
         what = f"the law of {name} is a {type(law).__name__}: it has no draws, or is not known to be normalisable"
         raise RecipeError(where, what, do=ADVICE)
-    if not _is_on_the_reals(law.support):
+    if of_each(law.support) is not constraints.real:
         what = f"the law of {name} is on {law.support}, and {name} is real"
         raise RecipeError(where, what, do="Give a law that is positive wherever the target may be.")
     if _is_gaussian(law) and not all(x.isfinite().all() for x in (law.mean, law.variance)):
@@ -213,10 +188,6 @@ def _check_law(name: str, law: Any, where: str) -> None:
         raise RecipeError(where, what, do="Give finite ones, a wide prior say.")
     if law.mean.dtype not in (torch.float32, torch.float64):
         raise RecipeError(where, f"the law of {name} is {law.mean.dtype}", do="Give float32 or float64.")
-
-
-def _is_on_the_reals(support: Any) -> bool:
-    return of_each(support) in (constraints.real, constraints.real_vector)
 
 
 def _gaussian(energy: Energy, where: str) -> Distribution:
@@ -245,10 +216,6 @@ def _is_gaussian(law: Distribution) -> bool:
 
 def _shape(law: Distribution) -> torch.Size:
     return law.batch_shape + law.event_shape
-
-
-def _mean(law: Distribution) -> torch.Tensor:
-    return of_each(law).loc
 
 
 def _spread(law: Distribution, x: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from integrators import noise, streams
+from integrators import streams
 from integrators.exchange import Exchange
 from integrators.requirements import check_one_potential
-from recipe import Recipe
 from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
@@ -207,17 +206,8 @@ class Swaps:
     def _exchange(self, rungs: Rungs, exchange: Exchange, number: int) -> None:
         """Attempt to swap rungs 0 and 1, 2 and 3, ..., then 1 and 2, 3 and 4, ..., after step `number`."""
         values = [self._values(chains) for chains in rungs.all]
-        like = values[0]
-        uniform = noise.uniform(
-            self.inputs.seed,
-            number,
-            streams.EXCHANGE,
-            len(rungs),
-            (len(rungs.others),),
-            dtype=torch.float64,
-            device=like.device,
-            first_chain=self.inputs.first_chain,
-        )
+        like = values[0].new_empty((len(rungs), len(rungs.others)), dtype=torch.float64)
+        uniform = self.inputs.key(number).uniforms(streams.EXCHANGE, like)
         settings = {"step_number": number, **self.inputs.constants}
         pairs = range(len(rungs.others))
         for r in (*pairs[::2], *pairs[1::2]):
@@ -251,10 +241,7 @@ def side_by_side(
     return Rungs(ladder, plans[0], states, where), kernel, kernels[0][1]
 
 
-@lru_cache(maxsize=4)
-def _exchange_of(recipe: Recipe, frozen: tuple[str, ...]) -> Exchange:
-    """The exchange of chains of a recipe, compiled once for all attempts."""
-    return Exchange(recipe, frozen)
+_exchange_of = lru_cache(maxsize=4)(Exchange)  # of a recipe and its frozen blocks, compiled once for all attempts
 
 
 def _at(stage: Stage, temperature: float) -> Stage:
