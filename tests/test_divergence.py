@@ -36,7 +36,8 @@ def langevin(h, **others):
 def divergence(draws, steps, chains=CHAINS):
     """That of stretches of so many steps and more, without the pairs that `accuracy` runs beside."""
     numbers = torch.arange(chains)
-    return draws._again.divergence(draws, numbers % 40, numbers % 100, steps=steps, most=8 * steps)
+    start = draws._again.start_at(draws, numbers % 40, numbers % 100)
+    return draws._again.divergence(start, steps=steps, most=8 * steps)
 
 
 def kl(S, P):

@@ -232,50 +232,32 @@ def accuracy_of(
     values = values if functional is None else functional.along(values)
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
     tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
-    tau = max(1.0, tau) * again.thin  # in steps
-    pairs, divergence = _rerun(draws, sound, again, functional, tau, chains, steps, progress)
+    tau = max(1.0, tau) * again.plan.thin  # in steps
+    budget = number * kept * again.plan.thin  # the steps of all chains
+
+    def start(some: int) -> dict[str, torch.Tensor]:
+        """The states at so many draws, all over the run."""
+        picked = torch.arange(some, device="cpu") * (number * kept) // some
+        return again.start_at(draws, torch.tensor(sound, device="cpu")[picked // kept], picked % kept)
+
+    pairs = None
+    if again.order is not None or again.has_batches:  # pairs of 20 tau, with as many steps in all as the run had
+        wanted = LENGTH * tau
+        some = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
+        length = steps or min(max(budget // some, math.ceil(wanted)), STEPS)
+        warmup = min(math.ceil(WARMUP * tau), length // 2)
+        counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
+        pairs = again.pairs(start(some), **counts, of=functional, progress=progress)
+    most = steps or STEPS
+    length = min(math.ceil(STRETCH * tau), most // 2)  # of stretches, 3 tau at least
+    some = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])
+    divergence = again.divergence(start(some), steps=length, most=most, progress=progress)
     figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
     if not figures:
         what = f"no coordinate of {'the target' if functional is None else functional.name} varies"
         raise RecipeError(where, what, do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
     return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
-
-
-def _rerun(
-    draws: Mapping[str, torch.Tensor],
-    sound: list[int],
-    again: Any,
-    of: Functional | None,
-    tau: float,
-    chains: int | None,
-    steps: int | None,
-    progress: bool,
-) -> tuple[Pairs | None, Divergence]:
-    """Pairs of chains, and the KL by stretches, from draws of all over the run, for as long as `tau` asks.
-
-    Pairs are of 20 tau, with as many steps in all as the run had; stretches are of 3 tau at least.
-    """
-    kept = draws[again.targets[0]].shape[1]
-    budget = len(sound) * kept * again.thin  # the steps of all chains
-
-    def starts(number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The chains and the positions in them of so many draws."""
-        picked = torch.arange(number, device="cpu") * (len(sound) * kept) // number
-        return torch.tensor(sound, device="cpu")[picked // kept], picked % kept
-
-    pairs = None
-    if again.order is not None or again.has_batches:
-        wanted = LENGTH * tau
-        number = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
-        length = steps or min(max(budget // number, math.ceil(wanted)), STEPS)
-        warmup = min(math.ceil(WARMUP * tau), length // 2)
-        counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
-        pairs = again.pairs(draws, *starts(number), **counts, of=of, progress=progress)
-    most = steps or STEPS
-    length = min(math.ceil(STRETCH * tau), most // 2)
-    number = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])
-    return pairs, again.divergence(draws, *starts(number), steps=length, most=most, progress=progress)
 
 
 def _figures(

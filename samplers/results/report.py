@@ -266,8 +266,8 @@ def _heat(run: Subject) -> Answer:
     )
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
-    slack = 2 * run.tolerance * run.again.temperature
-    findings = [banded("heat of the minibatches", "", heat, 0.0, slack, run.alpha_of_one, cure, run.again.temperature)]
+    T = run.again.plan.kept_temperature
+    findings = [banded("heat of the minibatches", "", heat, 0.0, 2 * run.tolerance * T, run.alpha_of_one, cure, T)]
     if run.again.has_batches and run.again.counts_rows():
         findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
     return findings
@@ -314,16 +314,16 @@ def is_in_modes(agreement: Agreement) -> bool:
 
 def _configurational(run: Subject) -> Answer:
     """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem, or of its like."""
-    if run.again is not None and run.again.has_other_energy:
+    if run.again is not None and run.again.recipe.has_other_energy:
         return "the recipe's H holds more of the target's energy than U"
     if is_cut_off(run.info):
         return CUT_OFF
     if isinstance(run.slopes, str):
         return run.slopes
-    T = run.again.temperature
+    T = run.again.plan.kept_temperature
     findings = []
     for name, (theta, slopes, weights) in run.slopes.items():
-        if name in run.again.on_spheres:
+        if any(b.name == name for b in run.again.recipe.spheres):
             average = average_of(on_sphere(theta, slopes[0], T, weights), weights)
         else:
             mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)

@@ -1,6 +1,7 @@
 """Chains of one kind among pairs: at one step size, with averages."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,30 +16,24 @@ from .stepwise import StepCall
 Blocks = dict[str, torch.Tensor]
 
 
+@dataclass(eq=False)
 class Level:
     """Chains at one step size `h`, with moments of what is `seen` of their state, and averages of all blocks.
 
     Moments are about the mean at the start, the `centre`.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        h: float,
-        temperature: float,
-        inputs: Inputs,
-        chains: Chains,
-        seen: Callable[[Blocks], Blocks],
-    ) -> None:
-        self.step = step
-        self.h = h
-        self.temperature = temperature
-        self.inputs = inputs
-        self.chains = chains
-        self.seen = seen
-        self.centre = {name: x.to(torch.float64).mean(0) for name, x in seen(chains.state).items()}
-        self.evaluations = Evaluations(inputs.target)
-        self.call = StepCall(step, self.evaluations.functions(), inputs)
+    step: Step
+    h: float
+    temperature: float
+    inputs: Inputs
+    chains: Chains
+    seen: Callable[[Blocks], Blocks]
+
+    def __post_init__(self) -> None:
+        self.centre = {name: x.to(torch.float64).mean(0) for name, x in self.seen(self.chains.state).items()}
+        self.evaluations = Evaluations(self.inputs.target)
+        self.call = StepCall(self.step, self.evaluations.functions(), self.inputs)
         self.forget()
 
     def forget(self) -> None:

@@ -70,11 +70,6 @@ class PairedRun:
         return self.inputs.target.is_minibatched and self.order is not None
 
     @property
-    def thin(self) -> int:
-        """The steps between two draws."""
-        return self.plan.thin
-
-    @property
     def targets(self) -> tuple[str, ...]:
         """The names of the target in the draws."""
         if self.inputs.layout.shapes is not None:
@@ -141,26 +136,11 @@ class PairedRun:
         values = {s: float(x.abs().max()) if torch.is_tensor(x) else x for s, x in names.items() if x is not None}
         return any(e.xreplace(values) != 0 for e in self.recipe.supplied)
 
-    @property
-    def temperature(self) -> float:
-        """The temperature of the draws; nan where the temperature changes."""
-        return self.plan.kept_temperature
-
-    @property
-    def has_other_energy(self) -> bool:
-        """Whether H has a declared marginal, copies or latents beside U."""
-        return self.recipe.has_other_energy
-
-    @property
-    def on_spheres(self) -> set[str]:
-        """The names of the targets on spheres."""
-        return {b.name for b in self.recipe.spheres if b in self.recipe.targets}
-
     def slopes(self, draws: Mapping[str, torch.Tensor]) -> Slopes | str:
         """Positions and grad U at `draws`, on one batch or on two independent minibatches; else the reason for none."""
         if self.inputs.target.whole is None:
             return "H is wholly symbolic"
-        if not self.temperature > 0:
+        if not self.plan.kept_temperature > 0:
             return "the draws have no one temperature > 0"
         if any(not (b.domain.is_real or b.domain.is_sphere) for b in self.recipe.targets):
             return "the target has a domain with ends"
@@ -185,7 +165,7 @@ class PairedRun:
             self._target({name: at(draws[name]) for name in self.targets})
             for at in (lambda x: x[list(chains), list(numbers)], lambda x: x[:, ::every].flatten(0, 1))
         )
-        return height_of_edge(self.recipe, self.inputs, near, all_over, self.temperature)
+        return height_of_edge(self.recipe, self.inputs, near, all_over, self.plan.kept_temperature)
 
     def counts_rows(self) -> bool:
         """Whether U is another one on a minibatch with each row twice, as a sum over rows times a constant is.
@@ -224,18 +204,9 @@ class PairedRun:
 
     @torch.no_grad()
     def pairs(
-        self,
-        draws: Mapping[str, torch.Tensor],
-        chain: torch.Tensor,
-        draw: torch.Tensor,
-        *,
-        warmup: int,
-        steps: int,
-        most: int,
-        of: Functional | None = None,
-        progress: bool = False,
+        self, start: Blocks, *, warmup: int, steps: int, most: int, of: Functional | None = None, progress: bool = False
     ) -> Pairs:
-        """Pairs of chains that start at draws `draw` of chains `chain`: `warmup` steps, then `steps` steps.
+        """Pairs of chains from states of `start_at`: `warmup` steps, then `steps` steps.
 
         Until the averages have settled, and within `most` steps, all steps so far become warmup and as many follow.
         The averages are of the target, or `of` a function of it; `progress` shows a bar.
@@ -244,7 +215,6 @@ class PairedRun:
         gradients. On minibatches there are steps of h and h/2, whose noise of minibatches in a unit of time is the
         same, half of the run's; else of h/4 too.
         """
-        start = self._start(draws, chain, draw)
         levels = self._levels(start, of)
         shortest = 4 if "finest" in levels else 2
         numbers = PAIR[: shortest * (most + warmup + steps)]
@@ -262,17 +232,8 @@ class PairedRun:
                 bar.total = warmup + steps
 
     @torch.no_grad()
-    def divergence(
-        self,
-        draws: Mapping[str, torch.Tensor],
-        chain: torch.Tensor,
-        draw: torch.Tensor,
-        *,
-        steps: int,
-        most: int,
-        progress: bool = False,
-    ) -> Divergence:
-        """The KL between the law of the draws and exp(-H/T), by the work of stretches that start at the draws."""
+    def divergence(self, start: Blocks, *, steps: int, most: int, progress: bool = False) -> Divergence:
+        """The KL between the law of the draws and exp(-H/T), by the work of stretches from states of `start_at`."""
         if self.order is None:
             return Divergence(None, 0.0, reason="steps were accepted or rejected, which leaves exp(-H/T) as it is")
         if self.has_batches:
@@ -283,7 +244,7 @@ class PairedRun:
         try:
             with Bar(f"{self.recipe.name}, divergence", 0, shown=progress) as bar:
                 of_run = self.stepped, stage, self.inputs, self.backend, f"{self.where}, accuracy"
-                return Stretches(*of_run, self._start(draws, chain, draw), bar).settle(steps, most)
+                return Stretches(*of_run, start, bar).settle(steps, most)
         except RecipeError as error:
             return Divergence(None, 0.0, reason=error.what)
 
@@ -349,8 +310,8 @@ class PairedRun:
         centre = named(levels["coarse"].centre)
         return Pairs(len(alive) - lost, lost, warmup, steps, settled, centre, moments)
 
-    def _start(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
-        """States of all blocks: the target from the draws, other blocks from the last state of the chains."""
+    def start_at(self, draws: Mapping[str, torch.Tensor], chain: torch.Tensor, draw: torch.Tensor) -> Blocks:
+        """All blocks at draws `draw` of chains `chain`: the target there, others at the last state of the chains."""
         start = {b.name: self.state[b.name][chain] for b in self.recipe.entries}
         return start | self._target({name: draws[name][chain, draw].clone() for name in self.targets})
 
