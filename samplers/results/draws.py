@@ -401,15 +401,7 @@ class Draws(Mapping):
         >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
         ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
         """
-        names = self._names(var_names)
-        return plots.plot(
-            self,
-            names,
-            title=self._title(),
-            diverged=self.diverged,
-            max_components=max_components,
-            weights=self.weights,
-        )
+        return plots.plot(self, self._names(var_names), self._title(), max_components)
 
     def _names(self, var_names: str | Iterable[str] | None) -> list[str]:
         if var_names is None:

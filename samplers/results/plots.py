@@ -23,27 +23,15 @@ LAGS = 40, 1000  # of the autocorrelation, at least and at most
 Lines = Mapping[int, int | None]  # the drawn chains, sound ones first, with the step at which a chain diverged
 
 
-def plot(
-    values: Mapping[str, torch.Tensor],
-    names: Sequence[str],
-    *,
-    title: str,
-    diverged: Mapping[int, int],
-    max_components: int,
-    weights: torch.Tensor | None = None,
-) -> Any:
-    """A matplotlib Figure of the blocks `names` of `(chains, draws, *shape)`; see `Draws.plot`.
+def plot(values: Any, names: Sequence[str], title: str, max_components: int) -> Any:
+    """A matplotlib Figure of the blocks `names` of `Draws`; `Draws.plot` says more.
 
-    `diverged` is {chain: step}; the numbers of lost and of drawn chains are added to the title; a caption says
-    of how many coordinates some are drawn.
-
-    >>> figure = plot({"theta": torch.randn(4, 50, 2)}, ["theta"], title="sgld", diverged={}, max_components=4)
-    >>> [axes.get_title() for axes in figure.axes if axes.get_ylabel()]       # doctest: +ELLIPSIS
-    ['theta[0]: ESS ..., R-hat ...', 'theta[1]: ESS ..., R-hat ...']
+    The numbers of lost and of drawn chains are added to the title; a caption says of how many coordinates some are
+    drawn.
     """
     figure_class = package(WHERE, "matplotlib.figure").Figure
     max_components = integer(WHERE, "max_components", max_components, least=1, do="Take 4.")
-    chains, draws = next(iter(values.values())).shape[:2]
+    chains, draws, diverged, weights = values.chains, values.draws, values.diverged, values.weights
     number = sum(min(math.prod(values[name].shape[2:]), max_components) for name in names)
     if not (chains and draws and 0 < number <= ROWS):
         reason = f"{chains} chains x {draws} draws of {number} components"

@@ -92,10 +92,7 @@ def noise_variances(where: str, value: Any, predictions: torch.Tensor) -> torch.
 
 def checked_log_weights(logs: Any, chains: int, draws: int, sound: Sequence[int]) -> torch.Tensor:
     """The logarithms of weights in float64. Raises RecipeError for others than one per draw, a number or -inf."""
-    x = tensor_of("draws", "the log weights", logs, do="Give one per draw.").to("cpu", torch.float64, copy=True)
-    if x.shape != (chains, draws):
-        what = f"the log weights have the shape {tuple(x.shape)}, for {chains} chains of {draws} draws"
-        raise RecipeError("draws", what, do="Give one per draw.")
+    x = _one_per_draw("the log weights", logs, (chains, draws), f"{chains} chains of {draws} draws")
     own = x[list(sound)]
     if not (own < torch.inf).all() or own.numel() and not own.isfinite().any():
         raise RecipeError("draws", "a log weight is no number, or every weight is 0", do="Give the logs of weights.")
@@ -110,10 +107,15 @@ def refuse_weights(log_weights: Any, where: str, what: str, do: str) -> None:
 
 def checked_step_sizes(step_sizes: Any, draws: int) -> torch.Tensor:
     """The step size of each draw in float64. Raises RecipeError for others than as many numbers > 0."""
-    h = tensor_of("draws", "the step sizes", step_sizes, do="Give one per draw.").to("cpu", torch.float64, copy=True)
-    if h.shape != (draws,):
-        what = f"the step sizes have the shape {tuple(h.shape)}, for {draws} draws"
-        raise RecipeError("draws", what, do="Give one per draw.")
+    h = _one_per_draw("the step sizes", step_sizes, (draws,), f"{draws} draws")
     if not ((h > 0) & h.isfinite()).all():
         raise RecipeError("draws", "a step size is not a number > 0", do="Give the step sizes of the run.")
     return h
+
+
+def _one_per_draw(what: str, values: Any, shape: tuple[int, ...], of: str) -> torch.Tensor:
+    """A copy of numbers in float64; refused unless of this shape."""
+    x = tensor_of("draws", what, values, do="Give one per draw.").to("cpu", torch.float64, copy=True)
+    if x.shape != shape:
+        raise RecipeError("draws", f"{what} have the shape {tuple(x.shape)}, for {of}", do="Give one per draw.")
+    return x
