@@ -111,6 +111,51 @@ class _Parser(argparse.ArgumentParser):
         return [word for action in self._actions for word in action.option_strings]
 
 
+Options = dict[str, dict[str, Any]]  # by flags, or the name of a position: arguments of argparse
+
+
+def _numbers(table: Defaults) -> Options:
+    return {
+        f"--{name}": {"type": type(default), "default": default, "help": f"{meaning}, default {default}"}
+        for name, (default, meaning) in table.items()
+    }
+
+
+RECIPE: Options = {"name": {"metavar": "NAME|FILE[:NAME]", "help": "a stock sampler, or a Python file of your own"}}
+SCHEME: Options = {"--scheme": {"metavar": "WORD", "help": 'a splitting word such as "B A O A B"'}}
+WORK: Options = {
+    "--work": {"action": "store_true", "help": "the work of each flow, by which metropolis=True accepts a step"}
+}
+FILES: Options = {
+    "-o --out": {"metavar": "FILE", "help": "the file to write, else stdout"},
+    "--force": {"action": "store_true", "help": "overwrite any file"},
+}
+PROGRESS: Options = {
+    "--progress": {"action": argparse.BooleanOptionalAction, "help": "a progress bar, by default in a terminal"}
+}
+RUN: Options = {
+    "--energy": {"metavar": "NAME|FILE:NAME", "help": f"an Energy, a torch function, or {', '.join(TARGETS)}"},
+    "--init": {"metavar": "X,Y", "help": "the start of every chain; --init=-1,0 for negative numbers"},
+    **_numbers(NUMBERS),
+    "--metropolis": {"action": argparse.BooleanOptionalAction, "help": "accept or reject every step by its work"},
+    "--tune": {"action": "store_true", "help": "let pilot runs find the step size, scales and starts of exact chains"},
+    "--backend": {"metavar": "NAME", "help": "auto, torch, cpp or triton"},
+    "--set": {"action": "append", "dest": "parameters", "metavar": "NAME=VALUE", "help": "a parameter"},
+    "--out": {"metavar": "FILE", "help": "the safetensors file to write"},
+    "--plot": {"metavar": "FILE", "help": "a picture of traces, marginals and autocorrelations to write"},
+    "--checkpoint": {"metavar": "FOLDER", "help": "where the run is kept; the same command goes on from there"},
+}
+BLACK_BOX: Options = {
+    "name": {
+        "metavar": "FILE:FUNCTION",
+        "help": "run(potential, init, *, steps, step_size, temperature, seed) -> theta",
+    },
+    **_numbers(AUDIT),
+    "--exact": {"action": "store_true", "help": "judge the claim of no bias at any step size: at h, 2h, 4h"},
+    "--limit": {"type": float, "metavar": "SECONDS", "help": "end with what there is after these, default 900"},
+}
+
+
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     """The parser of a command line, and those of the commands by name."""
     parser = _Parser(
@@ -118,22 +163,15 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[..., Answer]) -> argparse.ArgumentParser:
+    for name, (run, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=run.__doc__, description=run.__doc__, argument_default=argparse.SUPPRESS)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
-        return sub
-
-    command("list", list_recipes)
-    _add_recipe(command("show", show)).add_argument(
-        "--work", action="store_true", help="the work of each flow, by which metropolis=True accepts a step"
-    )
-    _add_scheme(_add_recipe(command("check", check)))
-    _add_emit_options(_add_scheme(_add_recipe(command("emit", emit))))
-    _add_sample_options(_add_scheme(_add_recipe(command("sample", sample))))
-    _add_audit_options(command("audit", audit))
-    command("completion", completion).add_argument("shell", choices=SHELLS, help="the shell of the user")
+        for flags, how in options.items():
+            sub.add_argument(*flags.split(), **how)
+        if options.keys() >= PROGRESS.keys():
+            sub.set_defaults(progress=sys.stderr.isatty())
+    commands.choices["sample"].set_defaults(step_size=None)  # tells one that is given from the default
     return parser, commands.choices
 
 
@@ -155,61 +193,12 @@ def _version():
         return "not installed"
 
 
-def _add_recipe(sub):
-    sub.add_argument("name", metavar="NAME|FILE[:NAME]", help="a stock sampler, or a Python file of your own")
-    return sub
-
-
-def _add_scheme(sub):
-    sub.add_argument("--scheme", metavar="WORD", help='a splitting word such as "B A O A B"')
-    return sub
-
-
-def _add_numbers(sub, table):
-    for name, (default, meaning) in table.items():
-        sub.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning}, default {default}")
-
-
-def _add_progress(sub):
-    sub.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=sys.stderr.isatty(),
-        help="a progress bar, by default in a terminal",
-    )
-
-
-def _add_emit_options(sub):
-    sub.add_argument("-o", "--out", metavar="FILE", help="the file to write, else stdout")
-    sub.add_argument("--force", action="store_true", help="overwrite any file")
-
-
-def _add_sample_options(sub):
-    sub.add_argument("--energy", metavar="NAME|FILE:NAME", help=f"an Energy, a torch function, or {', '.join(TARGETS)}")
-    sub.add_argument("--init", metavar="X,Y", help="the start of every chain; --init=-1,0 for negative numbers")
-    _add_numbers(sub, NUMBERS)
-    sub.set_defaults(step_size=None)  # tells one that is given from the default
-    sub.add_argument(
-        "--metropolis", action=argparse.BooleanOptionalAction, help="accept or reject every step by its work"
-    )
-    sub.add_argument(
-        "--tune", action="store_true", help="let pilot runs find the step size, scales and starts of exact chains"
-    )
-    sub.add_argument("--backend", metavar="NAME", help="auto, torch, cpp or triton")
-    sub.add_argument("--set", action="append", dest="parameters", metavar="NAME=VALUE", help="a parameter")
-    sub.add_argument("--out", metavar="FILE", help="the safetensors file to write")
-    sub.add_argument("--plot", metavar="FILE", help="a picture of traces, marginals and autocorrelations to write")
-    sub.add_argument(
-        "--checkpoint", metavar="FOLDER", help="where the run is kept; the same command goes on from there"
-    )
-    _add_progress(sub)
-
-
-def _add_audit_options(sub):
-    sub.add_argument(
-        "name", metavar="FILE:FUNCTION", help="run(potential, init, *, steps, step_size, temperature, seed) -> theta"
-    )
-    _add_numbers(sub, AUDIT)
-    sub.add_argument("--exact", action="store_true", help="judge the claim of no bias at any step size: at h, 2h, 4h")
-    sub.add_argument("--limit", type=float, metavar="SECONDS", help="end with what there is after these, default 900")
-    _add_progress(sub)
+COMMANDS: dict[str, tuple[Callable[..., Answer], Options]] = {
+    "list": (list_recipes, {}),
+    "show": (show, RECIPE | WORK),
+    "check": (check, RECIPE | SCHEME),
+    "emit": (emit, RECIPE | SCHEME | FILES),
+    "sample": (sample, RECIPE | SCHEME | RUN | PROGRESS),
+    "audit": (audit, BLACK_BOX | PROGRESS),
+    "completion": (completion, {"shell": {"choices": SHELLS, "help": "the shell of the user"}}),
+}
