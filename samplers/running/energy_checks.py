@@ -86,14 +86,20 @@ class Trial:
     start: Blocks
     where: str
 
-    def gradient(self, at: Blocks) -> Blocks:
+    @property
+    def of_a_chain(self) -> Blocks:
+        """The start of the first chain."""
+        return {name: x[:1] for name, x in self.start.items()}
+
+    def gradient(self, at: Blocks, rows: Rows = None) -> Blocks:
         """The gradient by block, `(chains, *shape)`; empty where there is none."""
-        slope = self._jet(at, SLOPE).slope
+        slope = self._jet(at, SLOPE, rows).slope
         return {} if slope is None else by_block(self.step.recipe, slope)
 
-    def _jet(self, at: Blocks, orders: Orders) -> Jet:
-        is_of_all = orders == VALUE and self.inputs.target.accepts_by_all
-        rows = None if is_of_all else self.inputs.rows(0, len(next(iter(at.values()))))
+    def _jet(self, at: Blocks, orders: Orders, rows: Rows = None) -> Jet:
+        """The jet on given rows, or the first batch of every chain; of all data where U of these is what accepts."""
+        if rows is None and not (orders == VALUE and self.inputs.target.accepts_by_all):
+            rows = self.inputs.rows(0, len(next(iter(at.values()))))
         with torch.no_grad():
             return self.inputs.target.at(position_of(self.step.recipe, at), rows, orders)
 
@@ -134,10 +140,7 @@ class Trial:
         """Refuse an energy that is another one on two copies of all data: it has a scale of its own for batches."""
         data = self.inputs.target.data
         assert data is not None
-        first = {name: x[:1] for name, x in self.start.items()}
-        rows = torch.arange(data.rows, device=U.device).repeat(2)[None]
-        with torch.no_grad():
-            twice = self.inputs.target.at(position_of(self.step.recipe, first), rows, VALUE).value
+        twice = self._jet(self.of_a_chain, VALUE, torch.arange(data.rows, device=U.device).repeat(2)[None]).value
         if twice is not None and (twice - U).abs() > SAME * (1 + U.abs()):
             what = f"U is {float(U):.6g} on all data, and {float(twice):.6g} on two copies of all: no estimate of one U"
             raise RecipeError(self.where, what, do="Scale by num_data/len(batch), as samplers.posterior does.")

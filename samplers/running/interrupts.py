@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 @contextmanager
@@ -16,35 +16,26 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed.append(number)
 
-    if not _is_ours():
-        yield lambda: False
-        return
     with _handled_by(note):
         yield lambda: bool(pressed)
 
 
-@contextmanager
-def ended_by_interrupt() -> Iterator[None]:
+def ended_by_interrupt() -> AbstractContextManager[None]:
     """Let Ctrl-C raise KeyboardInterrupt at once, also inside of runs, whose draws would be incomplete."""
 
     def end(number, frame):
         raise KeyboardInterrupt
 
-    if not _is_ours():
-        yield
-        return
-    with _handled_by(end):
-        yield
-
-
-def _is_ours() -> bool:
-    """Whether this is the main thread and SIGINT has Python's default handler."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    return in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return _handled_by(end)
 
 
 @contextmanager
 def _handled_by(handler: Callable) -> Iterator[None]:
+    """Has SIGINT handled, in the main thread and where it has Python's default handler."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
     signal.signal(signal.SIGINT, handler)
     try:
         yield

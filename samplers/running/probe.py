@@ -55,10 +55,6 @@ class Probe:
                 values.setdefault(name, []).append(sketch(value))
         return {name: torch.stack(sketches) for name, sketches in values.items()}
 
-    def at_start(self) -> dict[str, torch.Tensor]:
-        """The sketches at the start, on the batches of the first step."""
-        return self.at(self.start, 0)
-
     def farthest(self, mine: torch.Tensor, other: torch.Tensor) -> tuple[int, float]:
         """The chain with the largest difference of two sketches, and the difference."""
         apart = difference(mine, other)

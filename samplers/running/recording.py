@@ -165,14 +165,7 @@ class InFolder(InMemory):
     """
 
     def __init__(
-        self,
-        folder: Folder,
-        like: Blocks,
-        draws: int,
-        gauges: Gauges,
-        *,
-        settings: dict,
-        probe: Probe,
+        self, folder: Folder, like: Blocks, draws: int, gauges: Gauges, *, settings: dict, probe: Probe
     ) -> None:
         self.every = folder.every
         self.settings = settings
@@ -185,7 +178,7 @@ class InFolder(InMemory):
         storage.make_folder(self.folder)
         self.lock = Lock(self.folder)
         try:
-            self.at_start = _named("probe.start.", probe.at_start())
+            self.at_start = _named("probe.start.", probe.at(probe.start, 0))
             self.before = self._begun(list(like))
             super().__init__(like, draws, gauges)
         except BaseException:
@@ -195,14 +188,18 @@ class InFolder(InMemory):
     def _begun(self, blocks: list[str]) -> Saved | None:
         """The checkpoint from which the run continues; None for a new run, after the first checkpoint is written."""
         saved = self.store.newest()
-        own: list[str] = []  # blocks with files of draws by a run in this folder
+        own: Any = []  # blocks with files of draws by a run in this folder
         self.mark = NEW
         if saved is not None:
-            own = _account_of(self.folder, saved)["draws"]
+            own, stretches = saved.account.get("draws"), saved.account.get("stretches", False)
+            if not (isinstance(own, list) and (stretches is None or isinstance(stretches, list))):
+                raise _no_checkpoint(self.folder, "its account is of another form")
             self.mark = saved.mark
-            if saved.account["stretches"] is not None:
+            if stretches is not None:
                 self.store.check_settings(self.settings, saved.account["settings"])
-                self._check_start(saved)
+                other = without_prefix("probe.start.", saved.tensors)
+                self._compare("the start", other, without_prefix("probe.start.", self.at_start))
+                self.at_start = _named("probe.start.", other)
                 return saved
         for b in blocks:
             if b not in own and regular.size_of(self._file(b)) is not None:
@@ -211,11 +208,6 @@ class InFolder(InMemory):
         account = {"draws": [*own, *(b for b in blocks if b not in own)], "stretches": None, "chains": None}
         self.mark = self.store.write({}, self.settings, account, after=self.mark)
         return None
-
-    def _check_start(self, saved: Saved) -> None:
-        other = without_prefix("probe.start.", saved.tensors)
-        self._compare("the start", other, without_prefix("probe.start.", self.at_start))
-        self.at_start = _named("probe.start.", other)
 
     def _file(self, block: str) -> Path:
         return self.folder / f"{block}.draws"
@@ -325,16 +317,6 @@ class InFolder(InMemory):
         if len(self.step_sizes) == self.number:
             kept = {b: memory_maps.private(self._file(b), x) for b, x in kept.items()}
         return kept
-
-
-def _account_of(folder: Path, saved: Saved) -> dict[str, Any]:
-    """The account of a checkpoint; refused where the account is not of a run."""
-    account = saved.account
-    stretches = account.get("stretches", False)
-    whole = isinstance(account.get("draws"), list) and (stretches is None or isinstance(stretches, list))
-    if not whole:
-        raise _no_checkpoint(folder, "its account is of another form")
-    return account
 
 
 def _no_checkpoint(folder: Path, reason: object) -> RecipeError:

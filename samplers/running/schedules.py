@@ -163,15 +163,9 @@ class Cyclical(Schedule):
             raise RecipeError(
                 "Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps", do="Choose cycles <= steps."
             )
-        number(
-            "Cyclical",
-            "explore",
-            self.explore,
-            least=0,
-            below=1,
-            what=f"explore is a fraction in [0, 1), got {self.explore!r}",
-            do="Pass the part of each cycle that explores.",
-        )
+        what = f"explore is a fraction in [0, 1), got {self.explore!r}"
+        do = "Pass the part of each cycle that explores."
+        number("Cyclical", "explore", self.explore, least=0, below=1, what=what, do=do)
         if not self.sampling(self.length - 1):
             what = f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}"
             raise RecipeError("Cyclical", what, do="Lower explore, or make fewer cycles.")

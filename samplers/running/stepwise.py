@@ -72,7 +72,8 @@ class Stepwise:
         self._place = None if pending.is_fine is False else (stage, done + 1, end)
         if stage.until_kept(done):
             return Moves(1)
-        return Moves(1, [pending.h], _columns(chains.state, self.keep))
+        kept = {name: chains.state[name][:, None] for name in self.keep if torch.is_tensor(chains.state.get(name))}
+        return Moves(1, [pending.h], kept)
 
     def _pending(self, chains: Chains, stage: Stage, done: int, end: int) -> Iterator["_Pending"]:
         """Yields the steps from `done` on in order; a queued step is yielded once its verdict is known."""
@@ -104,11 +105,6 @@ class Stepwise:
                 yield coming.popleft()
         arrivals.wait()
         yield from coming
-
-
-def _columns(state: Mapping[str, Any], keep: Sequence[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a state by name, as one draw, `(chains, 1, *shape)`; names that no tensor has are left out."""
-    return {name: state[name][:, None] for name in keep if torch.is_tensor(state.get(name))}
 
 
 class StepCall:

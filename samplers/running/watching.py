@@ -65,13 +65,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        chains: Chains,
-        record: InMemory,
-        *,
-        inputs: Inputs,
-        progress: bool | Callable[[Scalars], Any],
+        self, plan: Plan, chains: Chains, record: InMemory, *, inputs: Inputs, progress: bool | Callable[[Scalars], Any]
     ) -> None:
         self.plan = plan
         self.chains = chains
