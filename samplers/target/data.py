@@ -37,15 +37,9 @@ class Data:
         self.rows = len(self.tensors[0])
         self.batch_size = batch_size
         if batch_size is not None:
-            self.batch_size = integer(
-                "sample, batch_size",
-                "batch_size",
-                batch_size,
-                least=1,
-                most=self.rows,
-                what=f"got {batch_size!r} for {self.rows} data",
-                do=f"Choose 1 to {self.rows}, or None for all data.",
-            )
+            what, do = f"got {batch_size!r} for {self.rows} data", f"Choose 1 to {self.rows}, or None for all data."
+            place = "sample, batch_size"
+            self.batch_size = integer(place, "batch_size", batch_size, least=1, most=self.rows, what=what, do=do)
 
     def columns(self, energy: Energy, theta: torch.Tensor) -> "Data":
         """The data as columns of a symbolic energy, in the dtype of theta; refused for columns of the wrong shape.

@@ -29,11 +29,6 @@ class Layout:
     temperature: float = 1.0
 
     @property
-    def is_identity(self) -> bool:
-        """Whether theta is z itself: one tensor, without coordinates."""
-        return self.shapes is None and self.coordinates is None
-
-    @property
     def sizes(self) -> list[int]:
         """The number of sites of each tensor."""
         return [torch.Size(shape).numel() for shape in (self.shapes or {}).values()]

@@ -22,13 +22,7 @@ def chunks(take: Callable[[torch.Tensor], Any], rows: int, size: int) -> Iterato
 
 
 def check_mean(
-    where: str,
-    value: Callable[[Any], Any],
-    take: Callable[[torch.Tensor], Any],
-    rows: int,
-    size: int,
-    *,
-    wanted: str,
+    where: str, value: Callable[[Any], Any], take: Callable[[torch.Tensor], Any], rows: int, size: int, *, wanted: str
 ) -> None:
     """Refuse a function that is not affine in a mean over the batch: two halves must average to the whole.
 

@@ -45,14 +45,9 @@ def posterior(
     >>> energy(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
     tensor(25.)
     """
-    rows = integer(
-        "posterior",
-        "num_data",
-        num_data,
-        least=1,
-        what=f"num_data is the number of data, a positive integer, got {num_data!r}",
-        do="A mean likelihood must be scaled up to the whole data: pass num_data=len(X).",
-    )
+    what = f"num_data is the number of data, a positive integer, got {num_data!r}"
+    do = "A mean likelihood must be scaled up to the whole data: pass num_data=len(X)."
+    rows = integer("posterior", "num_data", num_data, least=1, what=what, do=do)
     if not callable(negative_log_likelihood):
         what = f"negative_log_likelihood is a {type(negative_log_likelihood).__name__}"
         raise RecipeError("posterior", what, do="Pass a function of (theta, batch).")

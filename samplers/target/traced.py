@@ -57,7 +57,7 @@ class Traced:
 
     def within(self, layout: Layout) -> "Traced":
         """The potential as a function of z, where the layout maps z to theta."""
-        if layout.is_identity:
+        if layout.shapes is None and layout.coordinates is None:
             return self
         return self.like(layout.energy(self.function), reads_data=self.reads_data)
 

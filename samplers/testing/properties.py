@@ -197,11 +197,6 @@ def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | 
         _agree(twice, once, 1e-9, equation)
 
 
-def _divergence(piece):
-    """The divergence of the drift of a piece."""
-    return sum(total(diff(f, b)) if b.is_vector else diff(f, b) for b, f in piece.drift.items())
-
-
 def volume_is_preserved(
     step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.2
 ) -> tuple[str, ...]:
@@ -213,7 +208,8 @@ def volume_is_preserved(
     pieces = split(step.recipe, step.scheme, all_letters(step.recipe, step.pieces))
     for letter, flow in _pieces(step).items():
         moves = flow.exact and flow.updates and not flow.draws
-        if not (moves and vanishes(_divergence(pieces[letter]))):
+        drift = pieces[letter].drift.items()
+        if not (moves and vanishes(sum(total(diff(f, b)) if b.is_vector else diff(f, b) for b, f in drift))):
             continue
         J = _jacobian(_alone(step, letter), [b.name for b in flow.updates], one, slopes, h)
         error = abs(float(torch.linalg.det(J)) - 1)

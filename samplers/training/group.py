@@ -249,10 +249,7 @@ class Group:
         check_finite(where, number, tensors, labels(self.index, params), self.monitors.arrivals)
 
     def _bound(
-        self,
-        params: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        observe: Mapping[str, torch.Tensor],
+        self, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
     ) -> "Known":
         """The kernel for these tensors, after the state is started where there is none."""
         sampler, group = self.sampler, self.group

@@ -70,15 +70,9 @@ def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = 
 
 def _check(where: str, group: Mapping[str, Any]) -> None:
     num_data, lr, momentum = group["num_data"], group["lr"], group["momentum"]
-    integer(
-        where,
-        "num_data",
-        num_data,
-        least=1,
-        most=2**63 - 1,
-        what=f"num_data is the number of data, a positive integer, got {num_data!r}",
-        do="A mean loss must be scaled up to the whole data. Pass num_data=len(X), the number of rows in the data.",
-    )
+    what = f"num_data is the number of data, a positive integer, got {num_data!r}"
+    do = "A mean loss must be scaled up to the whole data. Pass num_data=len(X), the number of rows in the data."
+    integer(where, "num_data", num_data, least=1, most=2**63 - 1, what=what, do=do)
     if (lr is None) == (group["step_size"] is None) or lr is None and momentum is not None:
         what = f"lr = {lr!r}, momentum = {momentum!r}, step_size = {group['step_size']!r}"
         raise RecipeError(where, what, do=f"Give lr, and momentum ({USUAL_MOMENTUM} if left out), or step_size.")

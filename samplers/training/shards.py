@@ -150,10 +150,6 @@ class Shards:
         self.spread.add(sums)
         return sums
 
-    def parts(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
-        """The parts of tensors by parameter on this rank, without sites where another rank counts them."""
-        return [local(t) if counted else local(t).new_empty(0) for t, counted in zip(tensors, self.counted)]
-
     def pieces(self) -> list[tuple[int, int, int]]:
         """For each run: the number of its parameter, the offset in the memory of that parameter's part, its length."""
         pieces = []
