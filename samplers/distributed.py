@@ -236,11 +236,8 @@ def _folder(folder: Path, rank: int, ranks: int, where: str) -> Path:
         dist.barrier()
     if present and present != sorted(expected):
         missing = [name for name in expected if name not in present] or present
-        raise RecipeError(
-            where,
-            f"{folder} holds {', '.join(present)}: {', '.join(missing)} is missing or of another number of ranks",
-            do="Bring the folders of all ranks together, and start as many as there were.",
-        )
+        what = f"{folder} holds {', '.join(present)}: {', '.join(missing)} is missing or of another number of ranks"
+        raise RecipeError(where, what, do="Bring the folders of all ranks together, and start as many as there were.")
     return folder / expected[rank]
 
 

@@ -225,9 +225,8 @@ def log_predictive_density(predictions: Any, y: Any, *, noise_variance: Any) -> 
     """
     f, target, variance = _mixture("log_predictive_density", predictions, y, noise_variance)
     if not (variance > 0).all():
-        raise RecipeError(
-            "log_predictive_density", "a noise variance is not > 0", do="A density needs noise: pass sigma**2."
-        )
+        what = "a noise variance is not > 0"
+        raise RecipeError("log_predictive_density", what, do="A density needs noise: pass sigma**2.")
     log_densities = -((target - f).square() / variance + variance.log() + math.log(2 * math.pi)) / 2
     return log_densities.sum(2).logsumexp(0) - math.log(len(f))
 

@@ -231,9 +231,8 @@ def _point(recipe: Recipe, text: str) -> Any:
     if recipe.targets[0].is_vector:
         return point
     if len(point) != len(recipe.targets):
-        raise RecipeError(
-            f"--init {text}", f"the target has {len(recipe.targets)} coordinates", do="Give one number for each."
-        )
+        what = f"the target has {len(recipe.targets)} coordinates"
+        raise RecipeError(f"--init {text}", what, do="Give one number for each.")
     return {b.name: x for b, x in zip(recipe.targets, point)}
 
 

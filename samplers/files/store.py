@@ -155,12 +155,11 @@ class Store:
             return None
         written = account.get("format", 1)
         if written != FORMAT:
-            raise RecipeError(
-                str(self.folder),
+            what = (
                 f"its checkpoint has format {written}, of sde-recipe {account.get('version', 'before 0.1.0')}; "
-                f"this is sde-recipe {__version__}, which reads format {FORMAT}",
-                do="Go on with that version, or start in another folder.",
+                f"this is sde-recipe {__version__}, which reads format {FORMAT}"
             )
+            raise RecipeError(str(self.folder), what, do="Go on with that version, or start in another folder.")
         if type(account.get("generation")) is not int or not isinstance(account.get("settings"), dict):
             return None
         return Saved(tensors, account, Mark(account["generation"], k, stamps))
@@ -174,12 +173,11 @@ class Store:
         checkpoint since.
         """
         if self._stamps() != after.stamps:
-            raise RecipeError(
-                str(self.folder),
+            what = (
                 "the checkpoints there are not those that this run has seen: another run has written there, "
-                "or somebody removed them",
-                do="Choose another folder, or load again.",
+                "or somebody removed them"
             )
+            raise RecipeError(str(self.folder), what, do="Choose another folder, or load again.")
         for path in self.folder.glob(".state-?.safetensors.*"):  # unfinished checkpoints of killed runs
             if re.fullmatch(regular.TEMPORARY, path.name) and not path.is_symlink() and path.is_file():
                 path.unlink(missing_ok=True)

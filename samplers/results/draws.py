@@ -310,11 +310,9 @@ class Draws(Mapping):
         0.1
         """
         if self._again is None:
-            raise RecipeError(
-                "draws, accuracy",
-                "these draws do not hold the run that made them: they were loaded, copied or put together",
-                do="Call samplers.sample again with the same arguments; with checkpoint=, it makes no step twice.",
-            )
+            what = "these draws do not hold the run that made them: they were loaded, copied or put together"
+            do = "Call samplers.sample again with the same arguments; with checkpoint=, it makes no step twice."
+            raise RecipeError("draws, accuracy", what, do=do)
         do = "Compare with a run at half the step size, or accept and reject."
         refuse_weights(self._log_weights, "draws, accuracy", "biases are measured of equal ones", do)
         sound = self._chains_with_draws("accuracy")

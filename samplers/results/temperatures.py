@@ -98,11 +98,9 @@ def _configurational(theta: Any, gradient: Any, temperature: float, level: float
     x = _numbers(CONFIGURATIONAL, theta)
     g = _numbers(CONFIGURATIONAL, gradient)
     if x.shape != g.shape or x.dim() < 2 or x.shape[1] < LEAST:
-        raise RecipeError(
-            CONFIGURATIONAL,
-            f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}",
-            do=f"Give both as (chains, draws, *shape), with at least {LEAST} draws.",
-        )
+        what = f"theta has the shape {tuple(x.shape)}, its gradient {tuple(g.shape)}"
+        do = f"Give both as (chains, draws, *shape), with at least {LEAST} draws."
+        raise RecipeError(CONFIGURATIONAL, what, do=do)
     average = average_of(flattened(x * g.to(x.device)).mean(2))
     half = average.half_width(1 - level)
     return Temperature(average.value, temperature - half, temperature + half, float(temperature))

@@ -19,9 +19,8 @@ def package(where: str, name: str, *, do: str = "") -> Any:
         return import_module(name)
     except (ImportError, OSError, RuntimeError) as error:
         top = name.partition(".")[0]
-        raise RecipeError(
-            where, f"{top} cannot be imported ({error})", do=do or f"Install it: pip install {top}."
-        ) from error
+        what = f"{top} cannot be imported ({error})"
+        raise RecipeError(where, what, do=do or f"Install it: pip install {top}.") from error
 
 
 def tensor_of(where: str, what: str, value: Any, *, do: str = "Pass a tensor.") -> torch.Tensor:

@@ -22,11 +22,8 @@ def check_fits(where: str, what: str, shape: Sequence[int], like: torch.Tensor, 
     there = _memory(like.device)
     if size > there:
         numbers = " x ".join(map(str, shape))
-        raise RecipeError(
-            where,
-            f"{what}, {numbers} numbers, take {size / GIB:,.0f} GiB, and {like.device} has {there / GIB:,.0f} GiB",
-            do=do,
-        )
+        what = f"{what}, {numbers} numbers, take {size / GIB:,.0f} GiB, and {like.device} has {there / GIB:,.0f} GiB"
+        raise RecipeError(where, what, do=do)
 
 
 def _memory(device: torch.device) -> float:

@@ -38,9 +38,8 @@ class Phase:
         _check_setting("Phase, temperature", self.temperature, zero=True)
         _check_setting("Phase, step_size", self.step_size, zero=False)
         if not isinstance(self.keep, bool):
-            raise RecipeError(
-                "Phase, keep", f"it is True or False, got {self.keep!r}", do="Pass keep=False to drop the draws."
-            )
+            what = f"it is True or False, got {self.keep!r}"
+            raise RecipeError("Phase, keep", what, do="Pass keep=False to drop the draws.")
         if not isinstance(self.parameters, Mapping):
             do = 'Write {"gamma": lambda k: 1 + k / 100}.'
             raise RecipeError("Phase, parameters", f"they are a dict by name, got {self.parameters!r}", do=do)
@@ -70,9 +69,8 @@ def phases_of(phases: Sequence[Phase] | None, *, warmup: int, steps: int, thin: 
     if warmup or steps != STEPS:
         raise RecipeError(where, "phases stand for warmup and steps", do="Give one or the other.")
     if not isinstance(phases, (list, tuple)) or not phases or not all(isinstance(phase, Phase) for phase in phases):
-        raise RecipeError(
-            where, f"phases are a list of Phase, got {phases!r}", do="Write [Phase(steps=..., ...), ...]."
-        )
+        what = f"phases are a list of Phase, got {phases!r}"
+        raise RecipeError(where, what, do="Write [Phase(steps=..., ...), ...].")
     if sum(phase.steps for phase in phases if phase.keep) < thin:
         raise RecipeError(where, f"thin = {thin} keeps nothing of the phases", do="Choose a smaller thin.")
     return tuple(phases)
@@ -98,6 +96,5 @@ def _check_setting(where: str, value: Any, *, zero: bool) -> None:
         return
     if not is_number(value) or value < 0 or (value == 0 and not zero):
         allowed = ">= 0" if zero else "> 0"
-        raise RecipeError(
-            where, f"it is a number {allowed} or a function of the step number, got {value!r}", do="Pass a float."
-        )
+        what = f"it is a number {allowed} or a function of the step number, got {value!r}"
+        raise RecipeError(where, what, do="Pass a float.")

@@ -200,9 +200,8 @@ def one_point(x: Any, where: str, device: Device) -> torch.Tensor:
         try:
             x = torch.as_tensor(x, dtype=None if hasattr(x, "dtype") else torch.get_default_dtype())
         except (TypeError, ValueError, RuntimeError) as error:
-            raise RecipeError(
-                where, f"it is a {type(x).__name__}, not a tensor", do="Pass torch.zeros(shape)."
-            ) from error
+            what = f"it is a {type(x).__name__}, not a tensor"
+            raise RecipeError(where, what, do="Pass torch.zeros(shape).") from error
     if isinstance(x, torch.nn.Parameter) and not x.requires_grad:
         raise RecipeError(where, "the parameter has requires_grad=False", do="Leave frozen parameters out of init.")
     check_plain(where, x)

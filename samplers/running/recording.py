@@ -265,11 +265,8 @@ class InFolder(InMemory):
             begin = end
 
     def _changed(self, block: str, begin: int, end: int) -> RecipeError:
-        return RecipeError(
-            str(self._file(block)),
-            f"draws {begin} to {end} are not those that were written",
-            do="Restore the file from a copy, or start in another folder.",
-        )
+        what = f"draws {begin} to {end} are not those that were written"
+        return RecipeError(str(self._file(block)), what, do="Restore the file from a copy, or start in another folder.")
 
     def _compare(self, where: str, other: Blocks, mine: Blocks) -> None:
         """Refuse the folder of a run with other functions; `where` names the state of the comparison."""

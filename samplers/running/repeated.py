@@ -302,9 +302,8 @@ class PairedRun:
         alive = _alive(levels)
         lost = int((~alive).sum())
         if len(alive) - lost < 2:
-            raise RecipeError(
-                f"{self.where}, accuracy", f"{lost} of {len(alive)} pairs are lost", do="Take a smaller step size."
-            )
+            what = f"{lost} of {len(alive)} pairs are lost"
+            raise RecipeError(f"{self.where}, accuracy", what, do="Take a smaller step size.")
         named = self._named if of is None else dict
         moments = {name: level.moments(alive, named) for name, level in levels.items()}
         centre = named(levels["coarse"].centre)

@@ -160,9 +160,8 @@ class Cyclical(Schedule):
         object.__setattr__(self, "cycles", integer("Cyclical", "cycles", self.cycles, least=1))
         object.__setattr__(self, "steps", integer("Cyclical", "steps", self.steps, least=1))
         if self.cycles > self.steps:
-            raise RecipeError(
-                "Cyclical", f"{self.cycles} cycles do not fit in {self.steps} steps", do="Choose cycles <= steps."
-            )
+            what = f"{self.cycles} cycles do not fit in {self.steps} steps"
+            raise RecipeError("Cyclical", what, do="Choose cycles <= steps.")
         what = f"explore is a fraction in [0, 1), got {self.explore!r}"
         do = "Pass the part of each cycle that explores."
         number("Cyclical", "explore", self.explore, least=0, below=1, what=what, do=do)

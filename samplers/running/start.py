@@ -161,9 +161,8 @@ def _check_blocks(recipe: Recipe, blocks: Blocks, where: str) -> None:
         raise RecipeError(where, "the target has no sites", do="Start at a tensor with at least one value.")
     shapes = {b.name: tuple(blocks[b.name].shape[1:]) for b in recipe.entries if b.is_vector and b.name in blocks}
     if len(set(shapes.values())) > 1:
-        raise RecipeError(
-            where, f"the vector blocks have the shapes {shapes}", do="Give all of them the target's shape."
-        )
+        what = f"the vector blocks have the shapes {shapes}"
+        raise RecipeError(where, what, do="Give all of them the target's shape.")
     for b in recipe.entries:
         if not b.domain.is_real and b.name in blocks and not in_domain(b, blocks[b.name]).all():
             words = b.domain.in_words

@@ -250,9 +250,8 @@ def _point(where: str, init: Any) -> Point:
     point = dict(init.named_parameters()) if isinstance(init, torch.nn.Module) else init
     for x in point.values() if isinstance(point, Mapping) else [point]:
         if not torch.is_tensor(x) or not x.is_floating_point() or not x.isfinite().all():
-            raise RecipeError(
-                where, "it is no tensor of finite real numbers, or a dict of such", do="Pass one chain's target."
-            )
+            what = "it is no tensor of finite real numbers, or a dict of such"
+            raise RecipeError(where, what, do="Pass one chain's target.")
     if not len(tree_leaves(point)):
         raise RecipeError(where, "there are no tensors in it", do="Pass one chain's target.")
     return tree_map(lambda x: x.detach().clone(), dict(point) if isinstance(point, Mapping) else point)

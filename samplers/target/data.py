@@ -55,11 +55,9 @@ class Data:
                 raise RecipeError(WHERE, f"the column {d} is {t.dtype}", do="Pass real numbers: x.real, say.")
             shape = (self.rows, *theta.shape[1:]) if d.is_vector else (self.rows,)
             if tuple(t.shape) != shape:
-                raise RecipeError(
-                    WHERE,
-                    f"the column {d} has the shape {tuple(t.shape)}, not {shape}",
-                    do="It has one number per row and site." if d.is_vector else "It has one number per row.",
-                )
+                what = f"the column {d} has the shape {tuple(t.shape)}, not {shape}"
+                do = "It has one number per row and site." if d.is_vector else "It has one number per row."
+                raise RecipeError(WHERE, what, do=do)
         numbers = tuple(plain(WHERE, t.to(theta.dtype)) for t in self.tensors)
         return Data(numbers, self.batch_size, like=theta)
 
@@ -130,11 +128,9 @@ def tensors_of_rows(where: str, values: Any, device: torch.device | None = None)
 def _check_like(tensors: tuple[torch.Tensor, ...], like: torch.Tensor) -> None:
     for i, t in enumerate(tensors):
         if t.is_floating_point() and t.dtype != like.dtype:
-            raise RecipeError(
-                WHERE,
-                f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}",
-                do=f"Convert one: X.to({like.dtype}), X.astype of numpy, or init to {t.dtype}.",
-            )
+            what = f"tensor {i} is {t.dtype}, but the parameters are {like.dtype}"
+            do = f"Convert one: X.to({like.dtype}), X.astype of numpy, or init to {t.dtype}."
+            raise RecipeError(WHERE, what, do=do)
         if t.device != like.device:
             what = f"tensor {i} is on {t.device}, but the parameters are on {like.device}"
             raise RecipeError(WHERE, what, do=f"Move it: X.to({str(like.device)!r}).")

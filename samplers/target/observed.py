@@ -69,9 +69,8 @@ class Observed:
                 return found.expand(batch)
             except (RuntimeError, ValueError) as error:
                 own = tuple(found.batch_shape + found.event_shape)
-                raise RecipeError(
-                    where, f"its law has the shape {own}, its data {shape}", do="Give one law each."
-                ) from error
+                what = f"its law has the shape {own}, its data {shape}"
+                raise RecipeError(where, what, do="Give one law each.") from error
         if not isinstance(found, (Distribution, torch.Tensor)):
             raise RecipeError(where, f"the function gives a {type(found).__name__}", do=LAW)
         return found
@@ -100,9 +99,8 @@ class Observed:
             outside = (infinite | ~support.check(y)) & ~missing
             if outside.any():
                 what = f"{y[outside][0].tolist()} is outside of the support of its law, {type(law).__name__}"
-                raise RecipeError(
-                    f"model, {name!r}", what, do="Give data that the law can have, or nan where one is missing."
-                )
+                do = "Give data that the law can have, or nan where one is missing."
+                raise RecipeError(f"model, {name!r}", what, do=do)
 
     @torch.no_grad()
     def predicted(self, draws: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:

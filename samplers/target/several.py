@@ -77,15 +77,13 @@ def _by_key(recipe: Recipe, energy: Any, where: str) -> dict[str, Any]:
     keys = dict.fromkeys(U.key for U in recipe.potentials)
     if recipe.is_by_name and not isinstance(energy, Mapping):
         what = f"the recipe has the potentials {', '.join(keys)}, and the energy is {type(energy).__name__}"
-        raise RecipeError(
-            f"{where}, energy", what, do=f"Pass a dict by name: {{{', '.join(f'{key!r}: ...' for key in keys)}}}."
-        )
+        do = f"Pass a dict by name: {{{', '.join(f'{key!r}: ...' for key in keys)}}}."
+        raise RecipeError(f"{where}, energy", what, do=do)
     functions = energy if isinstance(energy, Mapping) else {"U": energy}
     check_known(f"{where}, energy", "there is no potential {!r}", functions, keys)
     for name in keys.keys() - functions.keys():
-        raise RecipeError(
-            f"{where}, energy", f"that of the potential {name!r} is missing", do="Give one for each name."
-        )
+        what = f"that of the potential {name!r} is missing"
+        raise RecipeError(f"{where}, energy", what, do="Give one for each name.")
     return {key: functions[key] for key in keys}
 
 

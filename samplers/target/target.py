@@ -219,9 +219,8 @@ def data_of(energy: Any, data: Any, batch_size: int | None, position: Position, 
     if columns and rows is None:
         raise RecipeError(where, f"the energy has the columns {columns}", do=f"Pass data=({columns}).")
     if rows is not None and not columns:
-        raise RecipeError(
-            where, "the energy reads no data", do="Drop data=, or sum over rows with recipe.data_total()."
-        )
+        what = "the energy reads no data"
+        raise RecipeError(where, what, do="Drop data=, or sum over rows with recipe.data_total().")
     return None if rows is None else rows.columns(energy, like)
 
 
@@ -271,9 +270,8 @@ def observations_of(
     one per chain for a scalar. Raises RecipeError where a function is missing or unknown.
     """
     if observe is not None and not isinstance(observe, Mapping):
-        raise RecipeError(
-            f"{where}, observe", f"it is a dict of functions by name, got {observe!r}", do='Write {"name": f}.'
-        )
+        what = f"it is a dict of functions by name, got {observe!r}"
+        raise RecipeError(f"{where}, observe", what, do='Write {"name": f}.')
     functions = observe or {}
     arguments = "theta" if data is None else "theta, batch"
     asked = dict.fromkeys(name for step in steps for name in step.observations)
@@ -303,11 +301,9 @@ def _checked(
         try:
             value = of_chains(theta, *batch, per_chain=per_chain)
         except Exception as error:  # raised by the caller's function
-            raise RecipeError(
-                f"{where}, observe[{observed.name!r}]",
-                in_short(error),
-                do=f"It is a function of {arguments} of one chain, to a tensor.",
-            ) from error
+            what = in_short(error)
+            do = f"It is a function of {arguments} of one chain, to a tensor."
+            raise RecipeError(f"{where}, observe[{observed.name!r}]", what, do=do) from error
         _check_value(value, observed.name, theta.shape if observed.is_vector else theta.shape[:1], where)
         value = value.to(theta.dtype)
         return per_tensor(value, layout.sizes) if by_tensor and not observed.is_vector else value

@@ -205,9 +205,8 @@ def _check_callable(energy: Any, data: Data | None) -> None:
         what = f"it is a recipe.Energy or a callable of theta, got {energy!r}"
         raise RecipeError(ENERGY, what, do="Text is never evaluated: pass a torch function.")
     if torch.is_inference_mode_enabled():
-        raise RecipeError(
-            ENERGY, "torch.inference_mode() forbids gradients", do="Sample outside of it, or use no_grad()."
-        )
+        what = "torch.inference_mode() forbids gradients"
+        raise RecipeError(ENERGY, what, do="Sample outside of it, or use no_grad().")
     num_data = getattr(energy, "num_data", None)
     if data is not None and num_data is not None and num_data != data.rows:
         what = f"the posterior has num_data = {num_data}, but data= has {data.rows} rows"
@@ -222,11 +221,9 @@ def _call(energy: Callable, theta: Any, batch: tuple) -> Any:
         if trace is None or trace.tb_next is not None:  # raised inside of the energy, not by the call
             _check_not_stacked(theta, error)
             raise
-        raise RecipeError(
-            ENERGY,
-            f"calling it with {1 + len(batch)} argument(s) failed: {error}",
-            do="It is a function of theta, or of (theta, batch) where data= is given.",
-        ) from error
+        what = f"calling it with {1 + len(batch)} argument(s) failed: {error}"
+        do = "It is a function of theta, or of (theta, batch) where data= is given."
+        raise RecipeError(ENERGY, what, do=do) from error
     except (RuntimeError, ValueError, IndexError) as error:
         _check_not_stacked(theta, error)
         raise

@@ -193,9 +193,8 @@ class Variable:
                 law = self.law(before)
         if not isinstance(law, Distribution):
             what = f"its prior is a distribution of torch.distributions, or a function that returns one, got {law!r}"
-            raise RecipeError(
-                where, what, do="Write Normal(0.0, 1.0), or lambda variable: Normal(variable['mu'], 1.0)."
-            )
+            do = "Write Normal(0.0, 1.0), or lambda variable: Normal(variable['mu'], 1.0)."
+            raise RecipeError(where, what, do=do)
         return law
 
     def _check_constraint(self, law: Distribution, constraint: Constraint, map: Transform, where: str) -> None:
@@ -231,9 +230,8 @@ def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str
     """The variables by name, in the order of `priors`; refused for what is said of variables without a prior."""
     where = "model"
     if not isinstance(priors, Mapping) or not priors or not all(isinstance(name, str) for name in priors):
-        raise RecipeError(
-            where, f"priors are a dict by the names of variables, got {priors!r}", do='Write {"mu": Normal(0.0, 1.0)}.'
-        )
+        what = f"priors are a dict by the names of variables, got {priors!r}"
+        raise RecipeError(where, what, do='Write {"mu": Normal(0.0, 1.0)}.')
     others, degrees = dict(constrained or {}), dict(centred or {})
     for kind, names in (("a constraint", others), ("a degree of centring", degrees)):
         check_known(where, f"the variable '{{}}' has {kind} and no prior", names, priors)

@@ -185,11 +185,8 @@ class Composition:
         def at(points, z):
             spread = np.asarray(variance(points), float)
             if not np.all(spread > 0):
-                raise RecipeError(
-                    "density, H",
-                    f"exp(-H) has no finite integral over {gaussian.block}: its precision is {gaussian.precision}",
-                    do=f"Give {gaussian.block} a confining energy.",
-                )
+                what = f"exp(-H) has no finite integral over {gaussian.block}: its precision is {gaussian.precision}"
+                raise RecipeError("density, H", what, do=f"Give {gaussian.block} a confining energy.")
             return mean(points) + np.sqrt(spread) * z
 
         return at
@@ -348,8 +345,6 @@ def _check_settled(middle, end, blocks):
         before, after = middle**power, end**power
         error = np.sqrt((before.var(1) + after.var(1)) / before.shape[1])
         if not np.all(abs(after.mean(1) - before.mean(1)) <= STANDARD_ERRORS * error):
-            raise Unresolved(
-                "density",
-                f"{SWEEPS} Metropolis moves do not reach exp(-H) over {', '.join(map(str, blocks))}",
-                do="Give values= at which its scales are closer, or check a smaller model.",
-            )
+            what = f"{SWEEPS} Metropolis moves do not reach exp(-H) over {', '.join(map(str, blocks))}"
+            do = "Give values= at which its scales are closer, or check a smaller model."
+            raise Unresolved("density", what, do=do)

@@ -53,11 +53,8 @@ def law_of(
     group = Group(blocks, H, temperature)
     moving = group.moving
     if len(moving) > 3:
-        raise Unresolved(
-            "density, H",
-            f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}",
-            do="At most three can be integrated over.",
-        )
+        what = f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}"
+        raise Unresolved("density, H", what, do="At most three can be integrated over.")
     if not moving:
         e = group.energy()
         w = np.exp(e.min() - e)
@@ -78,11 +75,8 @@ def law_of(
             points |= {b: np.tile(c, len(weights)) for b, c in zip(group.latent, group.choices)}
             return points, weights.ravel(), np.repeat(1 + np.max(np.abs(units), 0), weights.shape[1])
         before = now
-    raise Unresolved(
-        "density",
-        f"a grid of {POINTS:,} points does not resolve exp(-H) over {', '.join(map(str, blocks))}",
-        do="Give values= at which its scales are closer.",
-    )
+    what = f"a grid of {POINTS:,} points does not resolve exp(-H) over {', '.join(map(str, blocks))}"
+    raise Unresolved("density", what, do="Give values= at which its scales are closer.")
 
 
 class Group:
@@ -226,11 +220,8 @@ def _charts_and_ranges(energy, blocks, degree):
     ranges = _narrowed(energy, plain, windows, matters)
     for b, (low, high), window in zip(blocks, ranges, windows):
         if low == window[0] or high == window[1]:
-            raise RecipeError(
-                "density, H",
-                f"exp(-H) |{b}|^{degree} has no finite integral",
-                do=f"Give {b} a confining energy, or take a smaller degree=.",
-            )
+            what = f"exp(-H) |{b}|^{degree} has no finite integral"
+            raise RecipeError("density, H", what, do=f"Give {b} a confining energy, or take a smaller degree=.")
     ends = [c.point(np.array(r)) for c, r in zip(plain, _narrowed(energy, plain, ranges, is_bulk))]
     scaled = [Chart(b.domain, x.mean(), np.ptp(x) / 4) for b, x in zip(blocks, ends)]
     rescaled = [
@@ -247,9 +238,8 @@ def _narrowed(energy, charts, ranges, inside):
         for i, (t, chart) in enumerate(zip(axes, charts)):
             level = _profile(energy, charts, axes, i)
             if not np.isfinite(level).any():
-                raise RecipeError(
-                    "density, H", "exp(-H) vanishes, or is no number, everywhere", do="Look at its signs."
-                )
+                what = "exp(-H) vanishes, or is no number, everywhere"
+                raise RecipeError("density, H", what, do="Look at its signs.")
             kept = np.flatnonzero(inside(level, t, chart))
             narrowed.append((t[max(kept[0] - 1, 0)], t[min(kept[-1] + 1, len(t) - 1)]))
         settled = all(np.ptp(new) > 0.8 * np.ptp(old) for new, old in zip(narrowed, ranges))

@@ -114,11 +114,8 @@ def take_up(where: str, recipe: Recipe, group: Mapping[str, Any], states: States
                 value = states[p][b.name] = as_part(where, value, p)
             fault = _fault(value, shape, precise(p.dtype))
             if fault:
-                raise RecipeError(
-                    where,
-                    f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {precise(p.dtype)}",
-                    do="Load the state that state_dict() gave for these parameters.",
-                )
+                what = f"{b} of parameter {k} of group {index} is {fault}, not {shape} of finite {precise(p.dtype)}"
+                raise RecipeError(where, what, do="Load the state that state_dict() gave for these parameters.")
             if b.is_vector and local(value).stride() != local(p).stride():
                 states[p][b.name] = torch.empty_like(p, dtype=value.dtype).copy_(value)
 

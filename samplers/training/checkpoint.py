@@ -254,11 +254,9 @@ def split(x: Any, path: str, tensors: Tensors) -> Any:
     {'states.3.0': tensor([1.])}
     """
     if is_sharded(x):
-        raise RecipeError(
-            f"Checkpoint, {path.split('.', 1)[1]}",
-            "it is sharded over ranks, and this rank has a part of it",
-            do="Save with torch.distributed.checkpoint, as examples/sharded.py does.",
-        )
+        what = "it is sharded over ranks, and this rank has a part of it"
+        do = "Save with torch.distributed.checkpoint, as examples/sharded.py does."
+        raise RecipeError(f"Checkpoint, {path.split('.', 1)[1]}", what, do=do)
     if torch.is_tensor(x) and x.layout is torch.strided:
         while path in tensors:
             path += "'"

@@ -40,11 +40,9 @@ class Rows:
             self.tensors = tensors_of_rows(where, data if isinstance(data, tuple) else (data,))
             self.device = self.tensors[0].device
         elif not hasattr(data, "__getitem__") or not isinstance(data, Sized) or isinstance(data, NO_DATASET):
-            raise RecipeError(
-                where,
-                f"a {type(data).__name__} has no rows by number",
-                do="Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__.",
-            )
+            what = f"a {type(data).__name__} has no rows by number"
+            do = "Pass a tensor, a tuple of tensors, or a dataset with __getitem__ and __len__."
+            raise RecipeError(where, what, do=do)
         self.num_data = len(self.tensors[0] if self.tensors else data)
         if not self.num_data:
             raise RecipeError(where, "there are none", do="Pass at least one datum.")
