@@ -10,6 +10,8 @@ w, f = vector("w", domain="positive"), scalar("f", domain="fraction")
 x, y, v = scalar("x"), scalar("y"), scalar("v")
 NARROW = -log(exp(-(y**2) / 2) + 100 * exp(-50 * y**2))  # seen within a standard deviation of 0 alone
 U = potential(theta)
+g = scalar("g", domain="positive")
+CORNER = Max(0, y - Rational(3, 2)) ** 2
 
 
 def plane(D, curl, energy=(x**2 + y**2) / 2, **more):
@@ -37,6 +39,22 @@ def tail(power, *coordinates):
         H=len(coordinates) * log(2 + r2) / 2 + power * log(log(3 + r2)),
         D=dict.fromkeys(coordinates, 1),
     )
+
+
+def half_plane(noise=g, curl=0, energy=g + y**2 / 2):
+    """A positive coordinate beside a real one, in whose corner y > 3/2 are 7 % of the mass."""
+    return Recipe(name="half-plane", state=(g, y), target=(g, y), H=energy, D={g: noise, y: 1}, Q={(g, y): curl})
+
+
+def held_back(power):
+    """Feller's integrand 1/(g log(1/g)^power) at the end 0."""
+    return half_plane(noise=1, energy=g - log(g) - power * log(1 + log(1 + 1 / g)) + y**2 / 2)
+
+
+def fast(power):
+    """Feller's integrand 1/(x log(x)^power) far out."""
+    D = (1 + x**2) ** Rational(3, 2) * log(3 + x**2) ** power
+    return Recipe(name="fast", state=x, H=log(1 + x**2), D={x: D})
 
 
 def on_interval(H):
@@ -135,6 +153,25 @@ CORNERS = {  # recipe, number of sites, question, verdict
         "reached",
         "checked",
     ),
+    "an end that Q passes in a corner": (lambda: half_plane(curl=CORNER), None, "boundary", "failed"),
+    "an end that Q passes in half of a corner": (
+        lambda: half_plane(curl=CORNER * Max(0, 2 - y) ** 2),
+        None,
+        "boundary",
+        "failed",
+    ),
+    "an end that noise reaches in a corner": (lambda: half_plane(noise=g + CORNER), None, "boundary", "failed"),
+    "a curl of a corner that vanishes at the end": (lambda: half_plane(curl=g * CORNER), None, "boundary", "checked"),
+    "an end of a law that is steep in a corner": (
+        lambda: half_plane(energy=g * exp(y) - y + y**2 / 2),
+        None,
+        "boundary",
+        "checked",
+    ),
+    "an end that a log of the distance holds back": (lambda: held_back(1), None, "boundary", "checked"),
+    "an end that two logs of the distance open": (lambda: held_back(2), None, "boundary", "failed"),
+    "noise that grows as fast as Feller allows": (lambda: fast(1), None, "explosion", "checked"),
+    "noise that grows by a log faster": (lambda: fast(2), None, "explosion", "failed"),
     "a tail of 1/(x log x)": (lambda: tail(1, x), None, "normalisable", "failed"),
     "a tail of 1/(x log(x)^2)": (lambda: tail(2, x), None, "normalisable", "checked"),
     "a tail of 1/(x log(x)^1.01)": (lambda: tail(Rational(101, 100), x), None, "normalisable", "checked"),

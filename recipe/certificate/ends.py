@@ -9,7 +9,7 @@ A coordinate without noise of its own, moved by Q, reaches b if H is finite ther
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,12 +22,14 @@ from sympy import (
     Min,
     Poly,
     Pow,
+    Rational,
     S,
     Symbol,
     atan,
     cos,
     cosh,
     exp,
+    expand_mul,
     log,
     sin,
     sinh,
@@ -36,7 +38,7 @@ from sympy import (
     together,
 )
 
-from ..algebra import at_one_site
+from ..algebra import at_one_site, log_of
 from ..algebra import entries as nonzero
 from ..calculus import derivative
 from ..declared import Block
@@ -47,16 +49,21 @@ from ..marginal import eliminate_gaussians
 from ..operators import fields_of, operators_of, times
 from ..symbols import OPAQUE
 from . import tails
+from .bertrand import is_finite
 from .case import Case
 from .explicit import SEED, Explicit, Line, draw_inside
 
 FALLS = -1e-3  # slope of L below which L is taken to fall
 STATES, MORE_STATES = 4, 24  # numbers of states of the other coordinates, to find a wall and to make sure of it
 NEAR, FAR, FAR_FROM_0 = 8.0, 24.0, 14.0  # values of y between which the slope of L is taken: x is b + e^-24, say
+APART = 12.0  # value of y from which the slope is looked at again: a steep bulk has no part in it
+MOST_ORDERS = 4  # number of states at which an end that looks reached is looked at by the order of the integrand
+NEARBY = 16  # number of points of the bulk at which many states are asked for noise
 RAYS = 64  # number of rays on which coordinates that share their noise are followed
 ALIKE = 1.0  # largest difference of log A between rays that are alike
 APPROACH = np.array([-8.0, -16.0, -24.0])  # logarithms of distances from an end, towards it
 ARRIVES = 0.99  # power of the distance below which a speed leads to the end in finite time
+ROUNDED = 1e-12  # speed through an end, relative to the largest at other states, that counts as 0
 LEVEL = 1e-9  # rise of H between two distances below which it has a limit
 LOOKS = 20  # number of dips that are searched
 FINITE = (exp, sin, cos, sinh, cosh, tanh, atan, Abs, Max, Min)  # functions finite at finite arguments
@@ -77,12 +84,13 @@ class End:
 
 def reached_ends(explicit: Explicit) -> list[End]:
     """The finite ends of domains that a chain reaches at one or more states of the other coordinates."""
-    return [
-        End(str(line.z), line.block, at, has_noise(line) and noise_at(line, at, inside) == 0)
-        for line in explicit.lines(STATES)
-        for at, inside in line.block.domain.ends
-        if is_reached(line, at, inside)
-    ]
+    reached = []
+    for line in explicit.sheaves():
+        for at, inside in line.block.domain.ends:
+            reaches = is_reached(line, at, inside)
+            still = {bool(x) for x in (has_noise(line) & (noise_at(line, at, inside) == 0))[reaches]}
+            reached += [End(str(line.z), line.block, at, is_still) for is_still in still]
+    return reached
 
 
 def ends_passed(explicit: Explicit) -> list[End]:
@@ -90,20 +98,21 @@ def ends_passed(explicit: Explicit) -> list[End]:
 
     Feller's test asks of D and H alone. The current is the drift from Q times exp(-H/T).
     """
-    lines = [line for line in explicit.lines(STATES) if has_noise(line)]
     return [
         End(str(line.z), line.block, at)
-        for line in lines
+        for line in explicit.sheaves()
         for at, inside in line.block.domain.ends
-        if not _vanishes(line, at + inside * np.exp([-NEAR, -FAR]))
+        if (has_noise(line) & ~_vanishes(line, at + inside * np.exp([-NEAR, -FAR]))).any()
     ]
 
 
-def _vanishes(line: Line, x: np.ndarray) -> bool:
-    """Whether the current from Q falls from the first point to the second, which is near an end."""
+def _vanishes(line: Line, x: np.ndarray) -> np.ndarray:
+    """Whether the current from Q falls from the first point to the second, which is near an end, or is rounding."""
     with np.errstate(all="ignore"):
-        current = np.nan_to_num(abs(line.drift(x)) * np.exp(line.H(line.state[line.i]) - line.H(x)))
-    return bool(current[1] <= 0.5 * current[0])
+        drift = np.nan_to_num(abs(line.drift(x)))
+        H = line.H(x)
+        current = np.nan_to_num(drift * np.exp(H.min(axis=-1, keepdims=True) - H))
+    return (current[..., 1] <= 0.5 * current[..., 0]) | (drift[..., 1] <= ROUNDED * drift.max())
 
 
 def explosions(explicit: Explicit) -> list[End]:
@@ -287,38 +296,55 @@ def may_make_infinite(H: Expr) -> set[Symbol]:
     return set().union(*(e.free_symbols for e in (*poles, *others)))
 
 
-def has_noise(line: Line) -> bool:
-    """Whether the coordinate has noise of its own."""
-    near = line.state[line.i] + np.linspace(0.0, 0.2, 7)
-    values = line.D(np.concatenate([near, line.explicit.bulk[line.i]]))
-    return bool((np.nan_to_num(values) > 0).any())
+def has_noise(line: Line) -> np.ndarray:
+    """Whether the coordinate has noise of its own, at each state of the others."""
+    near = line.within + np.linspace(0.0, 0.2, 7)
+    values = line.D(np.concatenate([near, line.explicit.bulk[line.i][: NEARBY if line.is_sheaf else None]]))
+    return (np.nan_to_num(values) > 0).any(axis=-1)
 
 
-def noise_at(line: Line, at: float, inside: float) -> float:
-    """The limit of D_ii at a point from one side; 0 if D_ii vanishes there."""
+def noise_at(line: Line, at: float, inside: float) -> np.ndarray:
+    """The limit of D_ii at a point from one side, at each state of the others; 0 if D_ii vanishes there."""
     near = line.D(at + inside * np.exp([-18.0, -27.0]))
-    return float(near[1]) if near[1] > 0.5 * near[0] else 0.0
+    return np.where(near[..., 1] > 0.5 * near[..., 0], near[..., 1], 0.0)
 
 
-def is_reached(line: Line, at: float, inside: float) -> bool:
-    """Whether a chain reaches a point from one side."""
-    if has_noise(line):
-        return slope(line, at, inside) < FALLS
+def is_reached(line: Line, at: float, inside: float) -> np.ndarray:
+    """Whether a chain reaches a point from one side, at each state of the others."""
     x = at + inside * np.exp(APPROACH)
-    speed = abs(line.drift(x))
-    if not speed.all() or np.log(speed[0] / speed[2]) > ARRIVES * (APPROACH[0] - APPROACH[2]):
-        return False
-    first, second = np.diff(line.H(x))
-    return bool(second < max(first / 2, LEVEL))
+    with np.errstate(all="ignore"):
+        speed = abs(line.drift(x))
+        first, second = np.moveaxis(np.diff(line.H(x)), -1, 0)
+        is_slow = np.log(speed[..., 0] / speed[..., 2]) > ARRIVES * (APPROACH[0] - APPROACH[2])
+    is_moved = speed.all(axis=-1) & ~is_slow & (second < np.maximum(first / 2, LEVEL))
+    noisy = has_noise(line)
+    if not noisy.any():
+        return is_moved
+    rise = slope(line, at, inside)
+    falls = (rise < FALLS) & (slope(line, at, inside, APART) < FALLS)
+    reaches = noisy & falls
+    steepest = np.argsort(np.where(reaches, rise, np.inf))[: min(MOST_ORDERS, reaches.sum())]
+    states = np.stack([line.state[k][steepest, 0] for k in range(line.explicit.size)], axis=1)
+    if len(states) and all(converges(line, at, list(state)) is False for state in states):
+        falls = np.zeros_like(falls)
+    return np.where(noisy, falls, is_moved)
 
 
-def slope(line: Line, at: float, inside: float) -> float:
-    """The slope of L towards a point, in y of x = at + inside e^-y."""
-    y = np.array([NEAR, FAR if at == 0 else FAR_FROM_0])
+def converges(line: Line, at: float, state: Sequence[float]) -> bool | None:
+    """Whether Feller's integral converges up to an end, by its leading order at a state; None if that is not known."""
+    explicit, domain = line.explicit, line.block.domain
+    numbers = {z: Rational(repr(float(x))) for z, x in zip(explicit.coordinates, state, strict=True) if z != line.z}
+    K = log_of(explicit.D[line.i, line.i]) - explicit.H / Rational(repr(float(explicit.temperature)))
+    return is_finite(expand_mul(K.xreplace(numbers)), line.z, domain, at_high=at == float(domain.high))
+
+
+def slope(line: Line, at: float, inside: float, first: float = NEAR) -> np.ndarray:
+    """The slope of L towards a point, in y of x = at + inside e^-y, at each state of the others."""
+    y = np.array([first, FAR if at == 0 else FAR_FROM_0])
     L = log_scale(line, at + inside * np.exp(-y)) - y
-    if np.isnan(L).any():
-        return math.nan
-    return float((L[1] - L[0]) / (y[1] - y[0])) if np.isfinite(L).all() else float(L[1])
+    with np.errstate(all="ignore"):
+        rise = (L[..., 1] - L[..., 0]) / (y[1] - y[0])
+    return np.where(np.isnan(L).any(axis=-1), np.nan, np.where(np.isfinite(L).all(axis=-1), rise, L[..., 1]))
 
 
 def log_scale(line: Line, x: np.ndarray) -> np.ndarray:
@@ -331,7 +357,8 @@ def explodes(line: Line, at: float) -> bool:
     """Whether L falls towards infinity, within the range of floats."""
     y = np.arange(2.0, 90.0, 0.5)
     with np.errstate(all="ignore"):
-        return _falls(log_scale(line, math.copysign(1.0, at) * np.sinh(y)) + y)
+        falls = _falls(log_scale(line, math.copysign(1.0, at) * np.sinh(y)) + y)
+    return falls and converges(line, at, line.state) is not False
 
 
 def walls_of(line: Line) -> dict[float, bool]:

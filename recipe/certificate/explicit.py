@@ -24,6 +24,7 @@ SEED = 2015
 ROUNDING = 1e-12  # least eigenvalue above which a matrix is regular
 MANY = 16  # most values of discrete coordinates
 BULK = 20.0  # height of H/T above its least value up to which states count as bulk of the law
+LINES = 400  # number of states of the bulk through which a sheaf of lines goes
 STATES, FEW, ROUNDS = 2000, 20, 8  # number of states in the search for the bulk, of the best ones, and of its rounds
 
 
@@ -157,14 +158,34 @@ class Explicit:
             if not b.domain.is_discrete and (along is None or z in along):
                 yield from [Line(self, i, [draw_inside(b, draw) for b in self.blocks]) for _ in range(number)]
 
+    def sheaves(self) -> "Iterator[Line]":
+        """Lines along each coordinate through states of the bulk and random ones, all of a coordinate at once."""
+        import numpy as np
+
+        random_ones = np.array(draws_inside(self.blocks, FEW)).T
+        states = np.concatenate([random_ones, self.bulk[:, :LINES]], axis=1)
+        for i, b in enumerate(self.blocks):
+            if not b.domain.is_discrete:
+                yield Line(self, i, list(states[:, :, None]))
+
 
 @dataclass(frozen=True)
 class Line:
-    """A line along coordinate number i through a state."""
+    """A line along coordinate number i through a state, or a sheaf of parallel ones through many, (N, 1) each."""
 
     explicit: Explicit
     i: int
-    state: list[float]
+    state: list[Any]
+
+    @property
+    def is_sheaf(self) -> bool:
+        """Whether there are many lines; values of each stand in a row."""
+        return not isinstance(self.state[0], float)
+
+    @property
+    def within(self) -> Any:
+        """The place of the state on the line; of many, of the first."""
+        return self.state[self.i][0] if self.is_sheaf else self.state[self.i]
 
     @property
     def z(self) -> Symbol:
@@ -182,7 +203,7 @@ class Line:
 
         with np.errstate(all="ignore"):
             at = [np.asarray(x, dtype=float) if k == self.i else v for k, v in enumerate(self.state)]
-            values = np.empty(np.shape(x))
+            values = np.empty(np.broadcast(*at).shape)
             values[...] = _compiled(self.explicit.coordinates, e)(at)
             return values
 
