@@ -19,7 +19,7 @@ import integrators
 import samplers
 from integrators.linear_law import linear_chain
 from recipe import Energy, total, vector
-from samplers.running.watching import Bar
+from samplers.results.bar import Bar
 
 x, theta = Symbol("x", real=True), vector("theta")
 LAWS = {"normal": x**2 / 2, "quartic": x**4 / 4, "log cosh": log(cosh(x))}

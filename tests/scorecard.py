@@ -19,7 +19,7 @@ from mutation import DETERMINISTIC, Mutant, mutants
 from scipy.stats import kstest, norm
 from unsound import Unsound, sound_recipes, unsound_recipes
 
-from samplers.running.watching import Bar
+from samplers.results.bar import Bar
 from samplers.testing.cases import CASES
 from samplers.testing.layers import LAYERS, non_gaussian, stationary_start
 from samplers.testing.random_calls import called, inputs, worst

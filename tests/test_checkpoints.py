@@ -24,8 +24,8 @@ import samplers
 from recipe import RecipeError, numerical, vector
 from samplers.checkpoints import Folder
 from samplers.files import storage
+from samplers.results.bar import Bar
 from samplers.running.chains import Diverged
-from samplers.running.watching import Bar
 from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES as STOCK
 from samplers.training import checkpoint as checkpoints

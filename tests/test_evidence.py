@@ -285,3 +285,27 @@ def test_a_reference_that_is_none_is_refused(reference, message):
 def test_what_has_no_evidence_is_refused(recipe, energy, settings, message):
     with pytest.raises(RecipeError, match=message):
         samplers.evidence(recipe, energy, **{"reference": Normal(torch.zeros(2), 1.0)} | settings)
+
+
+def test_progress_is_a_bar_of_bridges_or_a_function_of_scalars(capsys, monkeypatch):
+    monkeypatch.setattr("samplers.annealing.evidence.EVERY", 0.0)
+    settings = dict(reference=ROUND, chains=64, bridges=60)
+    seen = []
+
+    def flat(z):
+        return (z**2).sum() / 8
+
+    told = samplers.evidence("mala", flat, progress=seen.append, **settings)
+    assert capsys.readouterr().err == ""
+    bridges = [scalars["bridge"] for scalars in seen]
+    pilot = bridges[: bridges.index(1.0) + 1]
+    assert pilot == sorted(pilot) and pilot[0] == 0.0 and bridges[len(pilot) : -1] == sorted(bridges[len(pilot) : -1])
+    assert [scalars["number"] for scalars in seen[:-1]] == list(range(1, len(pilot) + told.bridges + 2))
+    assert seen[-1] == seen[-2] and all(0 <= scalars["acceptance"] <= 1 for scalars in seen)
+    assert samplers.evidence("mala", flat, **settings) == told
+    shown = capsys.readouterr().err
+    assert "mala, evidence: 100%" in shown and f"{len(pilot) + 61}/{len(pilot) + 61}" in shown and "bridge 1" in shown
+    samplers.evidence("mala", flat, progress=False, **settings)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(RecipeError, match="progress is True, False, or a function of a dict of scalars, got 'yes'"):
+        samplers.evidence("mala", flat, progress="yes", **settings)

@@ -8,7 +8,7 @@ differences".
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,16 +147,18 @@ def _between(values: Sequence[float], x: float) -> float:
     return values[k] + (x - k) * (values[k + 1] - values[k])
 
 
-def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
+def pilot(annealing: Annealing, h: float, where: str, *, most: int, tell: Callable[[float, float], None]) -> Schedule:
     """Anneals chains to find a schedule: bridges at equal distances, with step sizes of acceptance in ACCEPTED.
 
-    Raises RecipeError where more than `most` bridges are needed.
+    `tell` is called with each bridge and the share of accepted proposals there. Raises RecipeError where more than
+    `most` bridges are needed.
     """
     bridges = [0.0]
     sizes = []
     length = 0.0
     while True:
-        h = _accepted(annealing, bridges[-1], h)
+        h, share = _accepted(annealing, bridges[-1], h)
+        tell(bridges[-1], share)
         sizes.append(h)
         if bridges[-1] == 1.0:
             return Schedule(tuple(bridges), tuple(sizes), length)
@@ -170,15 +172,15 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int) -> Schedule:
         bridges.append(1.0 if ahead >= 1 - bridges[-1] else bridges[-1] + ahead)
 
 
-def _accepted(annealing: Annealing, b: float, h: float) -> float:
-    """A step size near h at which the acceptance of proposals at b is in ACCEPTED."""
+def _accepted(annealing: Annealing, b: float, h: float) -> tuple[float, float]:
+    """A step size near h at which the acceptance of proposals at b is in ACCEPTED, and the last acceptance."""
     low, high = ACCEPTED
     for _ in range(TRIES):
         share = annealing.move(b, h)
         if low <= share <= high:
             break
         h *= 0.5 if share < 0.1 else math.exp(share - (low + high) / 2) ** 1.5
-    return h
+    return h, share
 
 
 def _next(gap: torch.Tensor, most: float) -> tuple[float, float]:

@@ -1,7 +1,8 @@
 """The evidence, the integral of exp(-U), by annealed importance sampling, with an error and doubts."""
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
+from ..results.bar import EVERY, Bar, Scalars, Shown, check_progress
 from ..results.findings import told_apart
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
@@ -98,6 +100,7 @@ def evidence(
     step_size: Any = 0.2,
     scheme: Any = None,
     seed: int = 0,
+    progress: Shown = True,
     **parameters: Any,
 ) -> Evidence:
     """log of the integral of exp(-U) over the target, by annealed importance sampling from a normalised reference.
@@ -117,7 +120,8 @@ def evidence(
     Energy, or a dict of distributions by block or parameter name; of a `samplers.model` by default its prior, and
     chains move in free numbers. Chains move in coordinates in which a Gaussian reference is N(0, 1), so that one near
     the posterior also serves as a preconditioner. `step_size`: the first step size of the pilot, a number or that of
-    `tune`.
+    `tune`. `progress`: as for `sample`, of the bridges: those of the pilot, whose number is not known, and the others;
+    a function gets their `number`, the `bridge` b and the `acceptance` there.
 
     Raises RecipeError for wrong input, a reference that is not normalisable or not of the target's blocks, and a
     reference too far from exp(-U) for bridges.
@@ -138,6 +142,7 @@ def evidence(
     if bridges is not None:
         integer(where, "bridges", bridges, least=1)
     integer(where, "seed", seed, least=0)
+    check_progress(progress, where)
     if "temperature" in parameters:
         what = "the evidence is the integral of exp(-U), at temperature 1"
         raise RecipeError(where, what, do="Leave temperature out. The integral of exp(-U/T) is that of the energy U/T.")
@@ -158,16 +163,52 @@ def evidence(
         state = complete_state(step, by_block(step.recipe, z), gradient=lambda _: place.gradient(0.0), **own)
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
-    plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000)
-    plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
-    course = begun(chains, 0)
-    dtype = course.state[recipe.targets[0].name].dtype
-    gaps, shares = zip(*annealed(course, plan))
+    with Bar(where, None, shown=progress is True, unit=" bridges") as bar:
+        tell = Telling(bar, None if isinstance(progress, bool) else progress)
+        plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=tell)
+        plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
+        bar.total = tell.number + len(plan.bridges)
+        course = begun(chains, 0)
+        dtype = course.state[recipe.targets[0].name].dtype
+        gaps, shares = zip(*tell.each(plan.bridges, annealed(course, plan)))
     rounding = rounding_of(gaps[-1].nan_to_num(0.0, 0.0, 0.0), dtype, 1.0)
     result = estimated(torch.stack(gaps), plan, min(shares), rounding)
     if not result.believed:
         warn(f"{where}: {'; '.join(result.doubts)}")
     return result
+
+
+@dataclass
+class Telling:
+    """What is told of bridges: each moves the bar, and about once a second `watch` is called with scalars."""
+
+    bar: Bar
+    watch: Callable[[Scalars], Any] | None
+    number: int = 0
+    looked: float = -math.inf
+    last: tuple[float, float] = (0.0, 1.0)
+
+    def __call__(self, bridge: float, acceptance: float) -> None:
+        self.number += 1
+        self.last = bridge, acceptance
+        self.bar.update()
+        if time.monotonic() - self.looked >= EVERY:
+            self.look()
+
+    def each(self, bridges: Iterable[float], annealed: Iterator[tuple[Any, float]]) -> Iterator[tuple[Any, float]]:
+        """Yields what is `annealed` at each of the bridges, which are told, the last one in any case."""
+        for bridge, (gap, share) in zip(bridges, annealed):
+            self(bridge, share)
+            yield gap, share
+        self.look()
+
+    def look(self) -> None:
+        """Shows the last bridge, and calls `watch`."""
+        self.looked = time.monotonic()
+        bridge, acceptance = self.last
+        self.bar.tell(f"bridge {bridge:.3g}, accepted {acceptance:.2f}")
+        if self.watch is not None:
+            self.watch({"number": self.number, "bridge": bridge, "acceptance": acceptance})
 
 
 def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: str = "") -> Evidence:

@@ -25,6 +25,7 @@ from integrators.step import Step
 from integrators.streams import STRETCH
 from recipe.errors import RecipeError
 
+from ..results.bar import Bar
 from ..results.divergence import Divergence
 from .chains import Chains
 from .choice import kernel_for
@@ -32,7 +33,6 @@ from .drive import drive
 from .inputs import Inputs
 from .phases import Phase
 from .plan import Plan, Setting, Stage
-from .watching import Bar
 
 GOOD = 0.8  # acceptance of the chains of exp(-H/T), below which the step size is halved
 HALVINGS = 8  # at most

@@ -15,6 +15,7 @@ from recipe.errors import RecipeError
 from recipe.symbols import step_size
 
 from ..results.averages import Average
+from ..results.bar import Bar
 from ..results.divergence import Divergence
 from ..results.functional import Functional
 from ..results.heat import heat_of
@@ -27,7 +28,6 @@ from .energy_checks import SAME
 from .inputs import Inputs, OfStep
 from .level import Blocks, Level
 from .plan import Plan
-from .watching import Bar
 
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ
 SPREAD = 16  # draws of a chain by which the spread of all is measured, about

@@ -17,6 +17,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import check_known, check_names, integer
 from recipe.errors import RecipeError
 
+from ..results.bar import check_progress
 from ..results.draws import Draws
 from ..stock import recipe_of
 from ..target.coordinates import Coordinates
@@ -150,9 +151,7 @@ def sample(
     steps, warmup, thin = _counts(where, steps=steps, warmup=warmup, thin=thin)
     seed = integer(where, "the seed", seed, least=0, most=2**64 - 1, do=SEED)
     folder = folder_of(checkpoint)
-    if not isinstance(progress, bool) and not callable(progress):
-        what = f"progress is True, False, or a function of a dict of scalars, got {progress!r}"
-        raise RecipeError(where, what, do="Pass progress=print, say.")
+    check_progress(progress, where)
     ladder = ladder_of(temperature)
     first: Any = temperature if ladder is None else ladder.temperatures[0]
     data, batch_size = read(data, batch_size)

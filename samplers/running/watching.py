@@ -1,57 +1,24 @@
 """The progress of a run: a bar with rate, time left and temperatures, and scalars for a callback."""
 
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from integrators.auxiliary import masses
 
+from ..results.bar import EVERY, Bar, Scalars
 from ..target.layout import by_block
 from .chains import Chains
 from .inputs import Inputs
 from .plan import Plan
 from .recording import InMemory
 
-EVERY = 1.0  # seconds between two sets of scalars
 OFTEN = 10.0  # seconds between two effective sample sizes
-LINES = 10.0  # seconds between two lines of a log
 SHOWN = 4  # components of the target whose effective sample size is computed
 LOOKED_AT = 2000  # draws of a chain in an effective sample size, at most
-
-Scalars = dict[str, float]
-
-
-class Bar(tqdm):
-    """A progress bar on stderr: on a terminal one line that moves, in a log a line every ten seconds and at the ends.
-
-    `shown`: whether to show the bar, which needs stderr; `of`: an iterable that advances the bar in place of `update`.
-    The lock of the bar belongs to the process: tqdm's lock belongs to the system, and `kill -9` leaves it behind.
-    """
-
-    _lock = threading.RLock()
-
-    def __init__(
-        self, what: str, total: int, *, shown: bool = True, unit: str = "step", of: Iterable[Any] | None = None
-    ) -> None:
-        self.in_log = sys.stderr is not None and not sys.stderr.isatty()
-        often = {"mininterval": LINES, "miniters": 1} if self.in_log else {}
-        super().__init__(of, desc=what, total=total, disable=not shown or sys.stderr is None, unit=unit, **often)
-        if self.in_log:
-            self.ncols = None  # not the width of a terminal, at which tqdm cuts
-
-    @staticmethod
-    def status_printer(file: Any) -> Callable[[str], None]:
-        """The function that prints a state of the bar: over the last state on a terminal, as a line in a log."""
-        return tqdm.status_printer(file) if file.isatty() else lambda line: print(line, file=file, flush=True)
-
-    def tell(self, words: str) -> None:
-        """Show words after the numbers: at once on a terminal, with the next line in a log."""
-        self.set_postfix_str(words, refresh=not self.in_log)
 
 
 class Progress:

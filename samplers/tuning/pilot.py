@@ -12,12 +12,12 @@ import torch
 from integrators.streams import seed_of
 from recipe import Recipe
 
+from ..results.bar import Bar
 from ..results.statistics import sample_size_of_moves
 from ..running.interrupts import ended_by_interrupt
 from ..running.phases import Phase
 from ..running.sampling import Metropolis, sample
 from ..running.schedules import Jittered, Schedule
-from ..running.watching import Bar
 from ..target.coordinates import Affine
 
 STUCK = 0.02  # the least acceptance of a chain in the harmonic mean

@@ -15,11 +15,11 @@ from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 from recipe.results import aligned, html_table
 
+from ..results.bar import Bar
 from ..results.geometry import advice_of
 from ..running.points import Start, start_of
 from ..running.sampling import Metropolis, proposal_of
 from ..running.start import given_state
-from ..running.watching import Bar
 from ..stock import recipe_of
 from ..target.foreign import check_has_value
 from ..target.model import Model
@@ -158,6 +158,8 @@ def tune(
     repeat = 1 if proposal is None else proposal.repeat
     kick = _kick(recipe, batch_size, proposal is not None, where)
     _, energy, coordinates = energy_of(recipe, energy, gradient, coordinates, "chain", data is not None, where)
+    if not isinstance(progress, bool):
+        raise RecipeError(where, f"progress is True or False, got {progress!r}", do="Pass progress=False, say.")
     bias = number(where, "bias", bias, above=0, below=1)
     budget = integer(where, "budget", budget, least=1)
     end = math.inf if seconds is None else began + number(where, "seconds", seconds, above=0)

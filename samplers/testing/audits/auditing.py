@@ -10,7 +10,7 @@ import torch
 
 from recipe.results import Findings, Row
 
-from ...running.watching import Bar
+from ...results.bar import Bar
 from ..check_results import Report
 from .experiment import VERDICTS, Cell, Experiment, OutOfTime
 from .judgement import judge, judge_as_exact, of_responses
