@@ -1,9 +1,9 @@
 """Planted mistakes of runs and of training loops: none is called good, and each is named with what to do.
 
-verdict       runs (30)    loops (30)
+verdict       runs (30)    loops (31)
 good          0            0
 not known     0            2
-bad           30           25
+bad           30           26
 refused       0            3
 """
 
@@ -289,6 +289,7 @@ LOOPS = {
     "num_data ten times": (dict(num_data=10 * N, batch=100, **ON_BATCHES), False, "has several tokens"),
     "num_data of a part": (dict(num_data=180, batch=100, **ON_BATCHES), False, "Pass num_data=len(dataset)"),
     "dropout left on": (dict(dropout=0.5, **CALM), False, "without dropout"),
+    "dropout left on, batches of all data": (dict(dropout=0.5, batch=N, **CALM), False, "without dropout"),
     "a little dropout": (dict(dropout=0.2, batch=100, **ON_BATCHES), False, "without dropout"),
     "clipped gradients": (dict(clip=0.01, **CALM), False, "Do not clip gradients"),
     "the stability edge": (dict(data="orthonormal", step_size=0.136, C=1.0), False, "limit of stability"),

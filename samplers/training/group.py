@@ -347,7 +347,8 @@ class Group:
         series = monitors.late(self.index, count(params), self.shards)
         names = labels(self.index, params)
         num_data = self.group["num_data"]
-        return [Chain(of, own, self.setting, steps, num_data, other, added) for of, own in zip(names, series)]
+        told = steps, num_data, other, added, self.index in monitors.drawn
+        return [Chain(of, own, self.setting, *told) for of, own in zip(names, series)]
 
     def in_words(self) -> list[str]:
         """Lines of text about the group: its settings as given, and what is in use."""

@@ -49,7 +49,7 @@ class Chain:
     """What is known of a chain of a loop: series by name over the later half of its steps, and its setting.
 
     `relaxation`: times of blocks in steps; `beside`: of Minibatches that are read beside the loop, if any; `added`:
-    whether gradients were added up from step to step.
+    whether gradients were added up from step to step; `drawn`: whether torch's random numbers were, as by dropout.
     """
 
     of: str
@@ -59,6 +59,7 @@ class Chain:
     num_data: int
     beside: Beside | None
     added: bool
+    drawn: bool
 
 
 def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: bool, alpha: float, tolerance: float) -> Report:
@@ -144,7 +145,7 @@ def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Findi
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
     reason: str | Average = "no two steps followed each other"
     setting = chain.setting
-    whole = chain.beside is not None and chain.beside.whole
+    whole = chain.beside is not None and chain.beside.whole and not chain.drawn
     if NOISE in chain.series:
         variance = Average(0.0, 0.0, 1.0) if whole else average_of(chain.series[NOISE][None])
         reason = heat_of(recipe, setting.parameters, setting.step_size, variance)

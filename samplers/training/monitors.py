@@ -153,7 +153,8 @@ class Monitors:
         self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
         self.beside: dict[int, set[minibatches.Beside | None]] = {}  # by group, of Minibatches between two steps
         self.added: dict[int, set[bool]] = {}  # by group, whether a gradient was added to, and not zeroed
-        self._before: dict[int, tuple[torch.Tensor, Any, Any]] = {}  # by group, at the step before
+        self.drawn: set[int] = set()  # groups for whose gradients numbers of torch's generators were drawn, perhaps
+        self._before: dict[int, tuple[torch.Tensor, Any, Any, Any]] = {}  # by group, at the step before
 
     def looks_on(self, step: int) -> bool:
         """Whether a group may be looked at before this step; reads what has arrived."""
@@ -174,8 +175,10 @@ class Monitors:
             self._send(index, {NOISE: noise, SQUARES: squares})
             self.beside.setdefault(index, set()).add(minibatches.handed_out_since(before[1]))
             self.added.setdefault(index, set()).add(before[2] == (place, version - 1))
+            if not torch.equal(before[3], drawn_by(slopes.device)):
+                self.drawn.add(index)
         if looks:
-            self._before[index] = slopes, minibatches.latest(), (place, version)
+            self._before[index] = slopes, minibatches.latest(), (place, version), drawn_by(slopes.device)
             self._send(index, *self._numbers(group, slopes, sites, setting))
 
     def _numbers(
@@ -227,6 +230,17 @@ class Monitors:
         names += [] if self.recipe.has_other_energy else ["configurational"]
         steps = torch.tensor([float(row["step"]) for row in rows], device="cpu")
         return [_series(names, steps, own) for own in table.unbind(2)]
+
+
+def drawn_by(device: torch.device) -> torch.Tensor:
+    """The state of torch's generator of a device, which changes where a layer such as dropout draws from it.
+
+    >>> before = drawn_by(torch.device("cpu"))
+    >>> noise = torch.nn.functional.dropout(torch.ones(3))
+    >>> torch.equal(before, drawn_by(torch.device("cpu")))
+    False
+    """
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _series(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> dict[str, torch.Tensor]:
