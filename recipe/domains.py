@@ -6,11 +6,18 @@ all other ends a chain is lost, unless a piece is reflected by request.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sympy import Expr, Rational, S, SympifyError, oo, pi, sympify
 
 from .errors import RecipeError
+
+
+@lru_cache
+def _in_floats(low: Expr, width: Expr) -> tuple[float, float]:
+    """The low end and the width as floats, cached because sympy is slow to round."""
+    return float(low), float(width)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,8 @@ class Domain:
 
     def inside(self, share: Any) -> Any:
         """The number, or array of numbers, at a share of the width of a compact domain."""
-        return float(self.low) + share * float(self.width)
+        low, width = _in_floats(self.low, self.width)
+        return low + share * width
 
     def contains(self, x: float) -> bool:
         """Whether a number is strictly between the ends; true for every number on a circle."""

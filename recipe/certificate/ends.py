@@ -17,6 +17,7 @@ from sympy import (
     Abs,
     Add,
     Expr,
+    Float,
     Function,
     Max,
     Min,
@@ -333,9 +334,18 @@ def is_reached(line: Line, at: float, inside: float) -> np.ndarray:
 def converges(line: Line, at: float, state: Sequence[float]) -> bool | None:
     """Whether Feller's integral converges up to an end, by its leading order at a state; None if that is not known."""
     explicit, domain = line.explicit, line.block.domain
-    numbers = {z: Rational(repr(float(x))) for z, x in zip(explicit.coordinates, state, strict=True) if z != line.z}
+    numbers = {z: Float(x) for z, x in zip(explicit.coordinates, state, strict=True) if z != line.z}
     K = log_of(explicit.D[line.i, line.i]) - explicit.H / Rational(repr(float(explicit.temperature)))
-    return is_finite(expand_mul(K.xreplace(numbers)), line.z, domain, at_high=at == float(domain.high))
+    return is_finite(expand_mul(_along(line.z, K, numbers)), line.z, domain, at_high=at == float(domain.high))
+
+
+def _along(z: Symbol, e: Expr, numbers: dict[Symbol, Float]) -> Expr:
+    """A formula of one coordinate, with rational numbers for all parts that read others alone."""
+    if not e.free_symbols & numbers.keys():
+        return e
+    if z not in e.free_symbols:
+        return Rational(repr(float(e.xreplace(numbers))))
+    return e.func(*(_along(z, own, numbers) for own in e.args))
 
 
 def slope(line: Line, at: float, inside: float, first: float = NEAR) -> np.ndarray:
