@@ -41,6 +41,13 @@ def tail(power, *coordinates):
     )
 
 
+def pole(power, of_log, *coordinates):
+    """A density of 1/(r2^power log(1/r2)^of_log) near 0, with r2 the square of the distance."""
+    r2 = sum(z**2 for z in coordinates)
+    H = r2 / 2 + power * log(r2) + of_log * log(1 + log(1 + 1 / r2))
+    return Recipe(name="pole", state=coordinates, target=coordinates, H=H, D=dict.fromkeys(coordinates, 1))
+
+
 def half_plane(noise=g, curl=0, energy=g + y**2 / 2):
     """A positive coordinate beside a real one, in whose corner y > 3/2 are 7 % of the mass."""
     return Recipe(name="half-plane", state=(g, y), target=(g, y), H=energy, D={g: noise, y: 1}, Q={(g, y): curl})
@@ -172,6 +179,23 @@ CORNERS = {  # recipe, number of sites, question, verdict
     "an end that two logs of the distance open": (lambda: held_back(2), None, "boundary", "failed"),
     "noise that grows as fast as Feller allows": (lambda: fast(1), None, "explosion", "checked"),
     "noise that grows by a log faster": (lambda: fast(2), None, "explosion", "failed"),
+    "a line without noise that has a gate in a corner": (
+        lambda: plane({x: x**2 + CORNER, y: 1}, 0),
+        None,
+        "reached",
+        "checked",
+    ),
+    "a line without noise whose gate is shut": (lambda: plane({x: x**2, y: 1}, 0), None, "reached", "warning"),
+    "a line of infinite energy that has a gate in a corner": (
+        lambda: plane({x: 1, y: 1}, 0, (x**2 + y**2) / 2 + Max(0, Rational(3, 2) - y) ** 2 / x**2),
+        None,
+        "reached",
+        "checked",
+    ),
+    "a pole of 1/r^1.99 in the plane": (lambda: pole(Rational(199, 200), 0, x, y), None, "normalisable", "checked"),
+    "a pole of 1/r^2 in the plane": (lambda: pole(1, 0, x, y), None, "normalisable", "failed"),
+    "a pole of 1/(x log x)": (lambda: pole(Rational(1, 2), 1, x), None, "normalisable", "failed"),
+    "a pole of 1/(x log(x)^2)": (lambda: pole(Rational(1, 2), 2, x), None, "normalisable", "checked"),
     "a tail of 1/(x log x)": (lambda: tail(1, x), None, "normalisable", "failed"),
     "a tail of 1/(x log(x)^2)": (lambda: tail(2, x), None, "normalisable", "checked"),
     "a tail of 1/(x log(x)^1.01)": (lambda: tail(Rational(101, 100), x), None, "normalisable", "checked"),

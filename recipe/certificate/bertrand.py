@@ -31,7 +31,12 @@ def is_finite(H: Expr, x: Symbol, domain: Domain, *, at_high: bool) -> bool | No
     z = Symbol("z", positive=True)
     end, inside = (domain.high, -1) if at_high else (domain.low, 1)
     is_endless = not end.is_finite
-    powers = _powers(H.xreplace({x: -inside * z if is_endless else end + inside / z}), z, 0 if is_endless else 2)
+    return converges(H.xreplace({x: -inside * z if is_endless else end + inside / z}), z, 0 if is_endless else 2)
+
+
+def converges(K: Expr, z: Symbol, first: int = 0) -> bool | None:
+    """Whether the integral of z^-first exp(-K) up to infinity is finite; None if the order of exp(K) is not known."""
+    powers = _powers(K, z, first)
     return None if powers is None else next((bool(p > 1) for p in powers if p != 1), False)
 
 

@@ -12,10 +12,11 @@ from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
-from sympy import Expr, Symbol, default_sort_key
+from sympy import Expr, Rational, Symbol, default_sort_key, expand_mul
 
 from ..algebra import entries, factors, vanishes
 from ..declared import Block
+from .bertrand import converges
 from .ends import lowest, may_make_infinite
 from .explicit import SEED, Explicit
 
@@ -24,7 +25,7 @@ SEGMENTS, GRID = 12, 400
 SCAN = (1 - np.cos(np.linspace(0.0, np.pi, GRID))) / 2  # points of a line from 0 to 1, finer towards its ends
 REACH = 3.0  # half the length of a line that is cut to the bulk, as sinh of it, in units of the bulk's spread
 BESIDE = 0.02  # distance of the sides of a surface that lines may join
-CROWD = 24  # number of states that are joined by lines
+CROWD, CORNERS = 12, 24  # numbers of states that are joined by lines: of any, and of those that are far apart
 POINTS = 3  # least number of points of a surface; all must be walls
 TINY = 1e-10  # least eigenvalue that counts as 0, relative to its median in the bulk
 SLANT = 0.03  # greatest angle by which a normal by differences is off
@@ -33,6 +34,7 @@ DISTANCES = np.array([1e-3, 1e-2, 1e-1])  # distances at which the growth of 1/D
 OF_ENERGY = 0.1  # factor of the distances for the growth of H, whose normal need not be as accurate
 STARTS, TRIES, HALVINGS = 64, 12, 32  # of the search for poles: of each start, and of the lengths of its steps
 DEEPEST = 8  # number of its ends that are looked at
+RAYS = 3  # number of rays from a pole along which the order of H is taken
 ROUND = 256  # number of directions around a point
 Point = tuple[np.ndarray, np.ndarray]  # a point of a surface, (size,), and the direction of the segment that met it
 Met = tuple[np.ndarray, np.ndarray]  # points that lines meet, (size, N), line after line, and the number of the line
@@ -203,7 +205,7 @@ class _Fields:
 
     def are_joined(self, sides: list[tuple[np.ndarray, np.ndarray]], met: Callable) -> bool:
         """Whether both sides of a surface are joined at one of its points by lines on which nothing is met."""
-        states = np.stack([*(z for pair in sides for z in pair), *self.explicit.bulk.T[:CROWD]], axis=1)
+        states = np.stack([*(z for pair in sides for z in pair), *self.crowd], axis=1)
         group = np.arange(states.shape[1])
         for i in range(len(group)):
             apart = i + np.flatnonzero(group[i:] != group[i])
@@ -216,13 +218,26 @@ class _Fields:
         return False
 
     @cached_property
+    def crowd(self) -> np.ndarray:
+        """States of the bulk, (N, size): any, and those that are farthest from the ones before, in its corners."""
+        states = self.explicit.bulk.T
+        scaled = states / np.maximum(states.std(axis=0), 1e-300)
+        chosen = list(range(min(CROWD, len(states))))
+        distance = np.min([np.linalg.norm(scaled - scaled[k], axis=1) for k in chosen], axis=0)
+        for _ in range(CORNERS):
+            chosen.append(int(distance.argmax()))
+            distance = np.minimum(distance, np.linalg.norm(scaled - scaled[chosen[-1]], axis=1))
+        return states[chosen]
+
+    @cached_property
     def segments(self) -> Lines:
         """Lines through pairs of states, to where they leave the bulk."""
         states = self.explicit.bulk.T
         top = self.energy(states.T).max()
+        pairs = zip(states[:SEGMENTS], states[-SEGMENTS:], strict=True)
         scan = self.spread * np.sinh(np.linspace(-REACH, REACH, GRID))
         ends = []
-        for a, b in zip(states[:SEGMENTS], states[-SEGMENTS:], strict=True):
+        for a, b in ((a, b) for a, b in pairs if (a != b).any()):
             distance = np.linalg.norm(b - a)
             line = a[:, None] + (b - a)[:, None] / distance * np.union1d(scan, [0.0, distance])
             inside = line[:, self.energy(line) <= top]
@@ -269,10 +284,27 @@ class _Fields:
         slopes /= np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
         across, sizes, _ = np.linalg.svd(slopes, full_matrices=False)
         across = across[:, sizes > 0.1 * sizes[0]]
+        known = {self.integrates(c, u[:, k], across.shape[1]) for k in range(RAYS)}
+        if len(known) == 1 and None not in known:
+            return known == {False}
         v = self.draw.normal(size=(across.shape[1], ROUND))
         v = across @ (v / np.linalg.norm(v, axis=0))
         outer, inner = (np.logaddexp.reduce(-self.energy(c[:, None] + r * v)) for r in (far, near))
         return bool(inner - outer > (across.shape[1] - 0.02) * np.log(far / near))
+
+    def integrates(self, c: np.ndarray, u: np.ndarray, codimension: int) -> bool | None:
+        """Whether exp(-H/T) is integrable across a set of a codimension through a point, by its order along a ray u.
+
+        The point is taken where H is infinite to nine decimals; None if it is not, or the order is not known.
+        """
+        at = np.round(c, 9) + 0.0
+        if abs(self.H(at[:, None])[0, 0]) < np.inf:
+            return None
+        z = Symbol("z", positive=True)
+        pairs = zip(self.explicit.coordinates, at, np.round(u, 3), strict=True)
+        ray = {x: Rational(repr(float(a))) + Rational(repr(float(b))) / z for x, a, b in pairs}
+        K = expand_mul(self.explicit.H.xreplace(ray) / Rational(repr(float(self.explicit.temperature))))
+        return converges(K, z, codimension + 1)
 
     def normal(self, point: Point, field: Callable) -> np.ndarray:
         """The normal of the surface at a point: the direction in which a field grows fastest beside it.
