@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.distributions import Normal
 
 import samplers
 from recipe import RecipeError
@@ -115,3 +116,20 @@ def test_what_is_no_function_of_theta_is_refused(draws, of, words):
 
 def test_names_of_functions():
     assert Functional(bowl, "here").name == "bowl" and Functional(lambda theta: theta, "here").name == "f"
+
+
+def test_a_function_of_a_model_of_one_variable_takes_the_dict_that_its_likelihood_takes(tmp_path):
+    one = torch.ones((), dtype=torch.float64)
+    model = samplers.model({"mu": Normal(0 * one, 10 * one)}, lambda v: Normal(v["mu"], one).log_prob(one.expand(5)))
+    draws = samplers.sample("mala", model, step_size=0.1, steps=64, progress=False)
+    draws.save(tmp_path / "draws")
+    rows = torch.arange(3.0, dtype=torch.float64)
+    expected = draws["mu"][:, :, None] + rows
+    for some in (draws, samplers.Draws.load(tmp_path / "draws")):
+        torch.testing.assert_close(some.predict(lambda v, x: v["mu"] + x, rows), expected)
+        (mixing,) = [f for f in some.report(of=lambda v: v["mu"] ** 2) if f.question == "sample size"]
+        assert mixing.of == "f"
+    (of_square,) = {figure.name for figure in draws.accuracy(of=lambda v: v["mu"] ** 2, steps=40).figures}
+    assert of_square == "f"
+    alone = samplers.sample("sgld", lambda t: t.square().sum(), init=one, step_size=0.1, steps=64, progress=False)
+    assert alone.predict(lambda theta, x: theta + x, rows).shape == (4, 64, 3)

@@ -228,7 +228,7 @@ def accuracy_of(
     number, kept = next(iter(values.values())).shape[:2]
     if kept < LEAST:
         raise RecipeError(where, f"there are {kept} draws of a chain", do=f"Keep {LEAST} at least.")
-    functional = None if of is None else Functional(of, where)
+    functional = None if of is None else Functional(of, where, again.by_name)
     values = values if functional is None else functional.along(values)
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
     tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)

@@ -195,8 +195,8 @@ class Draws(Mapping):
     ) -> torch.Tensor:
         """The predictions of each draw for the rows of X, `(chains, draws, data, ...)`, `batch_size` rows at a time.
 
-        `model`: a function (theta, rows) -> `(rows, ...)` of one draw, theta a tensor, or a dict by name where there
-        are several blocks or `init` was a module; or that nn.Module, which is called in eval mode with the draws as its
+        `model`: a function (theta, rows) -> `(rows, ...)` of one draw, theta a tensor, or a dict by name where that of
+        the energy was one; or the nn.Module that the run began with, which is called in eval mode with the draws as its
         parameters. `X`: a tensor, or a tuple of tensors that share their rows; every `thin`-th draw is taken. Logits go
         into `samplers.Predictive`, the mean of a regression into `samplers.scores`, log p(y | theta) of each row into
         `to_arviz`. No gradient is kept. Raises RecipeError for rows that the model loses, and counts < 1.
@@ -208,7 +208,12 @@ class Draws(Mapping):
         """
         if self._log_weights is not None:
             warn(f"predict: draws weigh unequally: take means by draws.weights{f'[:, ::{thin}]' if thin > 1 else ''}")
-        return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin)
+        return predictions_of(self._targets(), model, X, batch_size=batch_size, thin=thin, by_name=self.by_name)
+
+    @property
+    def by_name(self) -> bool:
+        """Whether functions of theta take a dict by name, as the energy of the run did."""
+        return len(self._targets()) > 1 or bool(self.info.get("by_name"))
 
     def _targets(self) -> dict[str, torch.Tensor]:
         """The draws of the target, without the blocks beside it that were kept."""
@@ -374,7 +379,7 @@ class Draws(Mapping):
             alpha=alpha,
             tolerance=tolerance,
             evaluations=evaluations,
-            of=None if of is None else Functional(of, "draws, report"),
+            of=None if of is None else Functional(of, "draws, report", self.by_name),
             numbers=sound,
             weights=self.weights_of(sound),
         )

@@ -14,7 +14,9 @@ FUNCTION = "Pass a function of theta of one draw, in torch, that returns a real 
 
 @dataclass(frozen=True)
 class Functional:
-    """A function of theta of one draw: a tensor, or a dict by name where there are several, as energies take it.
+    """A function of theta of one draw: a tensor, or a dict by name, as energies take it.
+
+    `by_name`: whether theta is a dict where it has one name, too.
 
     >>> Functional(lambda theta: theta.sum(), "doctest").at({"theta": torch.ones(2, 3)})
     {'f': tensor([3., 3.])}
@@ -22,6 +24,7 @@ class Functional:
 
     function: Callable
     where: str
+    by_name: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -36,7 +39,7 @@ class Functional:
     @torch.no_grad()
     def at(self, theta: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Its values at theta of all chains, `(chains, ...)`, by its name."""
-        position: Any = theta if len(theta) > 1 else next(iter(theta.values()))
+        position: Any = theta if self.by_name or len(theta) > 1 else next(iter(theta.values()))
         with of_the_caller(self.where, f"{self.name} fails, called with theta", FUNCTION, (torch.OutOfMemoryError,)):
             values = vmap(self.function)(position)
         if not torch.is_tensor(values) or not values.is_floating_point():

@@ -216,9 +216,12 @@ def _entropy(p: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def predictions_of(
-    draws: Mapping[str, torch.Tensor], model: Callable, X: Any, *, batch_size: int | None, thin: int
+    draws: Mapping[str, torch.Tensor], model: Callable, X: Any, *, batch_size: int | None, thin: int, by_name: bool
 ) -> torch.Tensor:
-    """The predictions of a model for the rows of X at every `thin`-th draw. `Draws.predict` says more."""
+    """The predictions of a model for the rows of X at every `thin`-th draw. `Draws.predict` says more.
+
+    `by_name`: whether theta is a dict.
+    """
     integer(WHERE, "thin", thin, least=1)
     parts = _parts(X, batch_size)
     thinned = {name: x[:, ::thin] for name, x in draws.items()}
@@ -230,7 +233,7 @@ def predictions_of(
     for chain in range(chains):
         for draw in range(number):
             values = {name: x[chain, draw] for name, x in thinned.items()}
-            theta = values if function is not model or len(values) > 1 else next(iter(values.values()))
+            theta = values if function is not model or by_name else next(iter(values.values()))
             predictions = torch.cat([_predictions(function, theta, rows) for rows in parts])
             if result is None:
                 result = predictions.new_empty((chains, number, *predictions.shape))

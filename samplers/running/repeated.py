@@ -76,6 +76,11 @@ class PairedRun:
             return tuple(self.inputs.layout.shapes)
         return tuple(b.name for b in self.recipe.targets)
 
+    @property
+    def by_name(self) -> bool:
+        """Whether energies take a dict of the target by name."""
+        return self.inputs.layout.shapes is not None
+
     def advice(self) -> dict[str, str]:
         """Advice on a smaller bias of the step and of the minibatches, by the key "step" or "minibatches"."""
         batches = (

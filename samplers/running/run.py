@@ -144,6 +144,8 @@ class Run:
             account["repeat"] = self.plan.step.repeat
         if self.inputs.layout.coordinates is not None:
             account["coordinates"] = str(self.inputs.layout.coordinates)
+        if self.inputs.layout.shapes is not None:
+            account["by_name"] = True
         if self.asked["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
         if self.asked["rounding"]:
