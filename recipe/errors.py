@@ -9,9 +9,11 @@ from functools import wraps
 from inspect import signature
 from typing import ParamSpec, TypeVar
 
+from .neighbours import PACKAGES
+
 P = ParamSpec("P")
 R = TypeVar("R")
-OWN = {"recipe", "integrators", "samplers", "torch", "contextlib", "functools"}  # packages skipped by `warn`
+OWN = {*PACKAGES, "torch", "contextlib", "functools"}  # packages skipped by `warn`
 
 
 class RecipeError(ValueError):

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+PACKAGES = ("recipe", "integrators", "samplers")
 MARK = "# a package of sde-recipe"
 
 
@@ -12,7 +13,7 @@ def refuse_strangers() -> None:
     Raises ImportError, which names the other file and says what to do.
     """
     folder = Path(__file__).resolve().parent.parent
-    for name in ("recipe", "integrators", "samplers"):
+    for name in PACKAGES:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             continue

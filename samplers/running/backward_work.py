@@ -27,6 +27,7 @@ from recipe.errors import RecipeError
 
 from ..results.bar import Bar
 from ..results.divergence import Divergence
+from ..target.potential import Blocks
 from .chains import Chains
 from .choice import kernel_for
 from .drive import drive
@@ -37,8 +38,6 @@ from .plan import Plan, Setting, Stage
 GOOD = 0.8  # acceptance of the chains of exp(-H/T), below which the step size is halved
 HALVINGS = 8  # at most
 SETTLED = 2.0  # standard errors by which twice the steps may change the estimate
-
-Blocks = dict[str, torch.Tensor]
 
 
 class Stretches:

@@ -8,10 +8,8 @@ from integrators.streams import RAY
 from recipe import Recipe
 
 from ..target.layout import position_of
-from ..target.potential import VALUE
+from ..target.potential import VALUE, Blocks
 from .inputs import Inputs
-
-Blocks = dict[str, torch.Tensor]  # the target by block, `(points, *shape)`
 
 PLACES = 16  # draws from which rays are cast, at most
 LENGTHS = (0.25, 1.0, 4.0)  # of rays, in standard deviations of the draws

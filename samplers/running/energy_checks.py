@@ -22,7 +22,7 @@ from ..results.draws import Draws, named
 from ..results.findings import told_apart
 from ..target.foreign import check_has_value
 from ..target.layout import by_block, position_of
-from ..target.potential import SLOPE, VALUE, Jet, Orders
+from ..target.potential import SLOPE, VALUE, Blocks, Jet, Orders
 from ..target.rounding import rounding_error, rounding_of
 from ..target.rows import check_rows
 from .chains import Chains
@@ -38,8 +38,6 @@ ERRORS = 6.0  # standard errors by which a rise on minibatches is lowered
 AWAY = 1000.0  # times 1 + the largest site of the start: a site beyond is far
 SHORTEST = 50  # steps of the shortest run whose rise is checked
 ENTRIES = 2**27  # entries of a block's draws that are searched for the largest, at most
-
-Blocks = dict[str, torch.Tensor]  # the target by block, `(chains, *shape)`
 
 
 def check_at_start(

@@ -9,11 +9,10 @@ import torch
 from integrators.step import Step
 
 from ..results.pairs import Moments
+from ..target.potential import Blocks
 from .chains import Chains
 from .inputs import Evaluations, Inputs, OfStep
 from .stepwise import StepCall
-
-Blocks = dict[str, torch.Tensor]
 
 
 @dataclass(eq=False)

@@ -19,13 +19,13 @@ from recipe.arguments import integer, is_number
 from recipe.errors import RecipeError
 
 from ..target.layout import position_of
-from ..target.potential import VALUE
+from ..target.potential import VALUE, Blocks
 from .chains import Chains, without_prefix
 from .choice import kernel_for
 from .drive import Kernel, Moves
 from .inputs import Inputs
 from .plan import Plan, Setting, Stage
-from .start import Blocks, whole_state
+from .start import whole_state
 
 SEEN = 1000  # steps in one call of advance, at most
 RUNG = "rung "

@@ -9,12 +9,10 @@ import torch
 from recipe import Recipe
 
 from ..target.layout import position_of
-from ..target.potential import ROUNDING, SLOPE, Position
+from ..target.potential import ROUNDING, SLOPE, Blocks, Position
 from ..target.several import argument
 from ..target.target import Target
 from .inputs import Inputs
-
-Blocks = Mapping[str, torch.Tensor]  # `(chains, *shape)`
 
 NEAR = (0.0, 1e-3, -1e-3)  # shifts s of a state x: the probe evaluates functions at x (1 + s) + |s|/3
 FAR = (0.1, -0.2)
@@ -43,7 +41,7 @@ class Probe:
         self.chains = torch.linspace(0, self.total - 1, number, device="cpu").round().long()
         self.tolerance = ROUNDING[blocks[0].dtype]
 
-    def at(self, state: Blocks, number: int) -> dict[str, torch.Tensor]:
+    def at(self, state: Blocks, number: int) -> Blocks:
         """The sketches by function, `(points, chains, buckets)` in float64, on the batches of step `number`."""
         some = {b.name: state[b.name][self.chains] for b in self.recipe.targets}
         values: dict[str, list[torch.Tensor]] = {}

@@ -20,6 +20,7 @@ from recipe.errors import RecipeError
 
 from ..files import memory_maps, regular, storage
 from ..files.store import NEW, Lock, Saved, Store
+from ..target.potential import Blocks
 from .chains import Chains, without_prefix
 from .drive import Moves
 from .gauges import Gauges
@@ -30,7 +31,6 @@ KIND = "sampling run"
 CHUNK = 2**24  # bytes of states in a chunk from a GPU
 STATES = 256  # states in a chunk, at most
 UNDER_WAY = 4  # chunks in transfer, at most
-Blocks = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

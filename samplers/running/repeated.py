@@ -21,12 +21,13 @@ from ..results.functional import Functional
 from ..results.heat import heat_of
 from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
+from ..target.potential import Blocks
 from .backward_work import Stretches
 from .chains import Chains
 from .edges import height_of_edge
 from .energy_checks import SAME
 from .inputs import Inputs, OfStep
-from .level import Blocks, Level
+from .level import Level
 from .plan import Plan
 
 SETTLED = 4.0  # standard errors by which two halves of a settled run may differ

@@ -23,10 +23,9 @@ from recipe.symbols import OPAQUE
 from ..target.coordinates import Coordinates
 from ..target.layout import Layout
 from ..target.model import Model
+from ..target.potential import Blocks
 from .inputs import Inputs
 from .points import Start, Starting, one_point, points_of
-
-Blocks = dict[str, torch.Tensor]  # `(chains, *shape)`, or `(chains,)` for a scalar block
 
 
 def given_state(

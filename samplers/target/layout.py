@@ -9,7 +9,7 @@ import torch
 from recipe import Recipe
 
 from .coordinates import Composed, Coordinates
-from .potential import Position
+from .potential import Blocks, Position
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,6 @@ def position_of(recipe: Recipe, state: Mapping[str, Any]) -> Position:
     return {b.name: state[b.name] for b in recipe.targets}
 
 
-def by_block(recipe: Recipe, position: Position) -> dict[str, torch.Tensor]:
+def by_block(recipe: Recipe, position: Position) -> Blocks:
     """A position, or a slope in its form, as a dict by block."""
     return position if isinstance(position, dict) else {recipe.targets[0].name: position}

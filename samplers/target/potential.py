@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from recipe.errors import RecipeError
 
-Position = torch.Tensor | dict[str, torch.Tensor]  # of the target: `(chains, *shape)`, by block where it has several
+Blocks = dict[str, torch.Tensor]  # of z: `(chains, *shape)`, or `(chains,)` for a scalar block
+Position = torch.Tensor | Blocks  # of the target: by block where it has several
 Orders = Set[int]  # of derivatives: 0 the value, 1 the slope, 2 the diagonal of the Hessian
 
 VALUE: Orders = frozenset({0})

@@ -14,8 +14,8 @@ from integrators.kernels.addresses import memory
 from recipe.errors import in_short, warn
 
 from .potential import ROUNDING
+from .tape_inputs import Watch
 from .vectorised import OF_STATES
-from .watch import Watch
 
 CALLS = 32  # of one form, before a tape is made, which costs about as many
 FORMS = 8  # of arguments that have tapes, at most

@@ -1,4 +1,4 @@
-"""Watches: whether what a function of Python reads beside its arguments is what it was."""
+"""Inputs of a tape: whether what a function of Python reads beside its arguments is what it was."""
 
 import sys
 from collections import OrderedDict, deque
@@ -21,11 +21,11 @@ import sympy as sp
 import torch
 
 from integrators.kernels.addresses import starts
+from recipe.neighbours import PACKAGES
 
 OBJECTS = 5000  # of a watch, at most: they are compared at each call
 BYTES = 2**14  # of arrays of numpy, at most
 CONSTANT = (bool, int, float, complex, str, bytes, CodeType, ModuleType, sp.Basic)
-OWN = ("recipe", "integrators", "samplers")  # packages whose globals stay, as those of other libraries do
 INSTALLED = {"site-packages", "dist-packages"}  # folders of libraries
 EMPTY = (dict, OrderedDict, set)  # of hooks of torch's modules, a dozen each
 Read = Callable[[], Iterable[Any]]
@@ -188,7 +188,7 @@ def _names(code: CodeType) -> set[str]:
 def _is_library(module: str | None) -> bool:
     """Whether a module is of Python, an installed package or our own."""
     top = (module or "").partition(".")[0]
-    if top in sys.stdlib_module_names and top != "__main__" or top in OWN:
+    if top in sys.stdlib_module_names and top != "__main__" or top in PACKAGES:
         return True
     own = sys.modules.get(top)
     file = getattr(own, "__file__", None) or next(iter(getattr(own, "__path__", ())), "")
