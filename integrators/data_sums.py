@@ -48,8 +48,8 @@ def reads_rows(e: Expr) -> bool:
     return e.has(Datum, OfRow)
 
 
-def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
-    """The sums inside the derivatives of an energy, innermost first.
+def taken_apart(derivatives: Sequence[Expr], stem: str = "total") -> DataSums:
+    """The sums inside the derivatives of an energy, innermost first; `stem`: of the names of totals of the chain.
 
     >>> from recipe import Energy, data_total, datum, total, vector
     >>> theta, x, y = vector("theta"), datum("x", per=vector("theta")), datum("y")
@@ -68,7 +68,7 @@ def taken_apart(derivatives: Sequence[Expr]) -> DataSums:
         if reads_rows(inside):
             row.append(Sum(OfRow(f"row_total{len(row) + 1}"), inside))
             return row[-1].name
-        chain.append(Sum(Local(f"total{len(chain) + 1}"), inside))
+        chain.append(Sum(Local(f"{stem}{len(chain) + 1}"), inside))
         return chain[-1].name
 
     def over_rows(inside: Expr) -> Expr:

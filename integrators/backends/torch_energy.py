@@ -14,7 +14,6 @@ from recipe.data_totals import Datum
 from recipe.symbols import Block, Total, is_site, total
 
 from ..data_sums import OfRow, RowSum, reads_rows, taken_apart
-from ..extraction import Extraction
 from ..program import DERIVATIVES, Local, Program
 from .expressions import derivatives_of
 from .torch_expressions import TAKEN, Writer, dict_text, free_name
@@ -86,9 +85,11 @@ class _OfChains(_Derivative):
         energy = self.energy
         U = energy.U if energy.is_sitewise else energy.U.xreplace({c: Symbol(n) for c, n in self.names.items()})
         here = {c: Local(name) for c, name in self.names.items() if not isinstance(c, Block)}
-        lines = [self._unpacked()]
-        derivatives = self._without_totals([d.xreplace(here) for d in derivatives], lines)
-        values = [self._value(d) for d in self._without_repetitions(derivatives, lines)]
+        sums = taken_apart([d.xreplace(here) for d in derivatives], stem="sum")
+        totals = [(self.writer.name(t.name), self.writer.text(t.integrand)) for t in sums.chain]
+        lines = [self._unpacked(), *(f"{name} = {self.writer.call('total', text)}" for name, text in totals)]
+        lines += ["n = theta[0].numel()"] if any(d.has(Total) for d in sums.derivatives) else []
+        values = [self._value(d) for d in self._without_repetitions(sums.derivatives, lines)]
         return [*lines, f"return {self._result(values)}"], U
 
     def _unpacked(self):
@@ -100,21 +101,6 @@ class _OfChains(_Derivative):
         if self.energy.is_sitewise or not recipe.target_is_vector:
             return f"{names[0]} = theta"
         return f"{', '.join(names)}{',' if len(names) == 1 else ''} = theta.unbind(-1)"
-
-    def _without_totals(self, derivatives, lines):
-        """The derivatives in terms of totals; appends lines that compute these to `lines`."""
-
-        def name(total: Expr, extract: Extraction) -> Symbol:
-            inside = extract(total.integrand)
-            own = Local(f"sum{len(extract.known) + 1}")
-            self.writer.used.add("total")
-            lines.append(f"{self.writer.name(own)} = total({self.writer.text(inside)})")
-            return own
-
-        derivatives = list(map(Extraction(name, Total), derivatives))
-        if any(d.has(Total) for d in derivatives):
-            lines.append("n = theta[0].numel()")
-        return derivatives
 
     def _without_repetitions(self, derivatives, lines):
         """The derivatives in terms of shared subexpressions; appends lines that compute these to `lines`."""
