@@ -9,7 +9,7 @@ from sympy.printing.pretty.pretty import PrettyPrinter
 from sympy.printing.pretty.pretty_symbology import pretty_symbol, pretty_use_unicode
 from sympy.printing.pretty.stringpict import prettyForm
 
-from .algebra import entries as nonzero
+from .algebra import entries
 from .declared import Block, Parameter, step_size
 from .dynamics import Dynamics
 from .involutions import Involution
@@ -21,26 +21,24 @@ WIDE = 120  # columns
 
 def equations(recipe: Dynamics) -> list[tuple[str, str]]:
     """The rows of the SDE as texts (left side, right side)."""
-    rows = []
+    texts = []
+    for block, drift, square, sources in _rows(recipe):
+        terms = [] if drift == 0 else [f"({drift}) dt" if drift.is_Add else f"{drift} dt"]
+        terms += [f"{f'sqrt({square})' if square else f'sqrt(2D)[{block}, {b}]'} dW_{b}" for b in sources]
+        texts.append((f"d{block}", " + ".join(terms) or "0"))
+    return texts
+
+
+def _rows(recipe: Dynamics) -> Iterator[tuple[Block, Expr, Expr | None, list[Block]]]:
+    """Block, drift, square of the amplitude of a noise of its own alone, and sources of noise, of each row."""
     for i, block in enumerate(recipe.state):
-        drift = recipe.drift[i]
-        terms = [f"({drift}) dt" if drift.is_Add else f"{drift} dt"] if drift != 0 else []
-        noisy = _noisy(recipe, i)
-        if noisy == [block]:
-            terms.append(f"sqrt({2 * recipe.D[i, i]}) dW_{block}")
-        else:
-            terms += [f"sqrt(2D)[{block}, {b}] dW_{b}" for b in noisy]
-        rows.append((f"d{block}", " + ".join(terms) or "0"))
-    return rows
+        sources = [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
+        yield block, recipe.drift[i], 2 * recipe.D[i, i] if sources == [block] else None, sources
 
 
-def _noisy(recipe: Dynamics, i: int) -> list[Block]:
-    return [b for j, b in enumerate(recipe.state) if recipe.D[i, j] != 0]
-
-
-def entries(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[Block, Block, Expr]]:
+def _upper(matrix: ImmutableMatrix, state: tuple[Block, ...]) -> Iterator[tuple[Block, Block, Expr]]:
     """The non-zero entries of a matrix over blocks on and above its diagonal: row, column, entry."""
-    return ((state[i], state[j], e) for (i, j), e in nonzero(matrix).items() if i <= j)
+    return ((state[i], state[j], e) for (i, j), e in entries(matrix).items() if i <= j)
 
 
 def as_text(recipe: Dynamics) -> str:
@@ -70,7 +68,7 @@ def _formulas(recipe: Dynamics) -> Iterator[str]:
     if recipe.weights is not None:
         yield f"weights {recipe.weights}"
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q), ("supplied", recipe.supplied)):
-        for a, b, e in entries(matrix, recipe.state):
+        for a, b, e in _upper(matrix, recipe.state):
             yield f"{f'{label}[{a}, {b}]':15} {e}"
     for label, column in (("Gamma", recipe.gamma), ("transport", recipe.transport)):
         for b, e in zip(recipe.state, column):
@@ -134,11 +132,13 @@ def as_latex(recipe: Dynamics) -> str:
     """H, D, Q, Gamma, the SDE, swaps and involutions as a LaTeX aligned environment."""
     rows = [rf"H &= {latex(recipe.H)}"]
     for label, matrix in (("D", recipe.D), ("Q", recipe.Q)):
-        for a, b, entry in entries(matrix, recipe.state):
+        for a, b, entry in _upper(matrix, recipe.state):
             rows.append(rf"{label}_{{{latex(a)} {latex(b)}}} &= {latex(entry)}")
     rows += [rf"\Gamma_{{{latex(b)}}} &= {latex(g)}" for b, g in zip(recipe.state, recipe.gamma) if g != 0]
-    for i, b in enumerate(recipe.state):
-        rows.append(rf"d{latex(b)} &= \left({latex(recipe.drift[i])}\right) dt{_latex_noise(recipe, i)}")
+    for b, drift, square, sources in _rows(recipe):
+        spreads = [latex(sqrt(square)) if square else rf"(\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}" for c in sources]
+        noise = [rf" + {spread}\,dW_{{{latex(c)}}}" for spread, c in zip(spreads, sources)]
+        rows.append(rf"d{latex(b)} &= \left({latex(drift)}\right) dt{''.join(noise)}")
     rows += [_latex_swap(recipe, jump) for jump in recipe.swaps]
     rows += [_latex_involution(jump) for jump in recipe.involutions]
     return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
@@ -154,15 +154,6 @@ def _latex_swap(recipe: Dynamics, swap: Swap) -> str:
 def _latex_involution(jump: Involution) -> str:
     left, right = (", ".join(map(latex, side)) for side in zip(*jump.images))
     return rf"\left({left}\right) &\leftarrow \left({right}\right) \text{{ at the rate }} {latex(jump.rate)}"
-
-
-def _latex_noise(recipe: Dynamics, i: int) -> str:
-    """The noise of row i in LaTeX, with a plus before each term."""
-    b = recipe.state[i]
-    noisy = _noisy(recipe, i)
-    if noisy == [b]:
-        return rf" + {latex(sqrt(2 * recipe.D[i, i]))}\,dW_{{{latex(b)}}}"
-    return "".join(rf" + (\sqrt{{2D}})_{{{latex(b)} {latex(c)}}}\,dW_{{{latex(c)}}}" for c in noisy)
 
 
 class _Typesetter(PrettyPrinter):
@@ -206,7 +197,7 @@ def typeset(recipe: Dynamics) -> str:
 
 def _typeset(recipe: Dynamics, printer: _Typesetter) -> str:
     rows = {"H": printer._print(recipe.H)}
-    rows |= {f"d{pretty_symbol(b.name)}": _typeset_row(recipe, i, printer) for i, b in enumerate(recipe.state)}
+    rows |= {f"d{pretty_symbol(b.name)}": _typeset_row(printer, b, *rest) for b, *rest in _rows(recipe)}
     texts = [str(recipe.H), *(right for _, right in equations(recipe))]
     width = max(map(len, rows))
     forms = [
@@ -220,19 +211,15 @@ def _typeset(recipe: Dynamics, printer: _Typesetter) -> str:
     return "\n".join(lines)
 
 
-def _typeset_row(recipe: Dynamics, i: int, printer: _Typesetter) -> prettyForm:
-    """The right side of the equation of block i."""
-    terms = []
-    if recipe.drift[i] != 0:
-        terms.append(prettyForm(*printer.factor(recipe.drift[i]).right(" dt")))
-    sources = _noisy(recipe, i)
-    if sources == [recipe.state[i]]:
-        terms.append(
-            prettyForm(*printer._print(sqrt(2 * recipe.D[i, i])).right(f" dW_{pretty_symbol(sources[0].name)}"))
-        )
-    else:
-        row, *names = (pretty_symbol(b.name) for b in (recipe.state[i], *sources))
-        terms += [prettyForm(f"√(2D)[{row}, {name}] dW_{name}") for name in names]
+def _typeset_row(
+    printer: _Typesetter, block: Block, drift: Expr, square: Expr | None, sources: list[Block]
+) -> prettyForm:
+    """The right side of the equation of a block."""
+    terms = [] if drift == 0 else [prettyForm(*printer.factor(drift).right(" dt"))]
+    row, *names = (pretty_symbol(b.name) for b in (block, *sources))
+    for name in names:
+        spread = printer._print(sqrt(square)) if square else prettyForm(f"√(2D)[{row}, {name}]")
+        terms.append(prettyForm(*spread.right(f" dW_{name}")))
     form = terms[0] if terms else prettyForm("0")
     for term in terms[1:]:
         form = prettyForm(*form.right(" + ", term))
