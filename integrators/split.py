@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
 
 from sympy import Add, Expr, ImmutableMatrix, S
 
@@ -99,28 +98,28 @@ def split(
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     terms = _terms(recipe, freeze)
     named = [letter for letter in scheme.letters if letter not in recipe.jumps]
-    pieces = {letter: _parts(recipe, letters[letter]) for letter in named}
+    pieces = {letter: _parts(recipe, letter, letters[letter], terms) for letter in named}
     check_known(f"{recipe.name}, accepted", "no piece is named {!r}", left_out, letters)
-    left = {letter: _parts(recipe, letters[letter]) for letter in left_out}
+    left = {letter: _parts(recipe, letter, letters[letter], terms) for letter in left_out}
     taken = _taken(recipe, pieces | left, terms)
-    _refuse_unmoved(recipe, scheme, terms, taken, left)
+    _refuse_unmoved(recipe, scheme, taken, left)
     for (part, block), term in terms.items():
-        if (part, block) not in taken and term != 0:
+        if (part, block) not in taken:
             kick, _, potential = part.partition(" by ")
             written = f'kick("{potential}")' if potential and " and " not in potential else f"{kick}({block})"
             if any(block in g.variables for g in term.atoms(Partial)):  # grad U moves the block that it reads
                 written = f'numerical({block}, "exponential")'
             what = f"no piece takes {_in_words(part, block, term)} in {scheme.text!r}"
             do = f'Add it to a piece, e.g. pieces={{"X": {written}}}, or use another word.'
-            if any((part, block) in _parts(recipe, letters[x]) for x in recipe.accepted if x in letters):
+            if any((part, block) in _parts(recipe, x, letters[x], terms) for x in recipe.accepted if x in letters):
                 do = "Only samplers.sample makes its steps: with metropolis=True, and a step size of your own."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
     return {x: _subsystem(recipe, x, own, letters[x].method, terms, still) for x, own in pieces.items()}
 
 
-def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
-    """The drift of every part at temperature T, D_bb for the noise; 0 for frozen blocks."""
+def _terms(recipe: Recipe, freeze: Collection[str]) -> dict[Part, Expr]:
+    """The nonzero parts of all rows but those of frozen blocks: the drift at temperature T, D_bb for the noise."""
     auxiliary = {*recipe.momenta, *recipe.thermostats}
     summands: defaultdict[Part, list[Expr]] = defaultdict(list)
     for i, block in enumerate(recipe.state):
@@ -130,7 +129,8 @@ def _terms(recipe: Recipe, freeze: Collection[str]) -> defaultdict[Part, Expr]:
             projected = block.domain.is_sphere and term.has(*recipe.targets)  # a force, though it reads the block
             summands[_part(term, auxiliary - {block} if projected else auxiliary), block].append(term)
         summands["noise", block].append(recipe.D[i, i])
-    return defaultdict(lambda: S.Zero, {part: Add(*own) for part, own in summands.items()})
+    sums = {part: Add(*own) for part, own in summands.items()}
+    return {part: e for part, e in sums.items() if e != 0}
 
 
 def _part(term: Expr, auxiliary: Collection[Block]) -> str:
@@ -146,54 +146,45 @@ def _kick(*names: str) -> str:
     return f"kick by {' and '.join(sorted(names))}" if any(names) else "kick"
 
 
-def _parts(recipe: Recipe, own: Piece) -> list[Part]:
-    """The parts of a piece, with "kick" of a block expanded over potentials, and a potential's kick over blocks."""
-    known = sorted({U.name for U in recipe.potentials} | {""})
-    several = [_kick(*some) for k in range(1, len(known) + 1) for some in combinations(known, k)]
-    parts: list[Part] = []
-    for part, block in own.parts:
-        if isinstance(block, Block):
-            parts += [(kick, block) for kick in several] if part == "kick" else [(part, block)]
-        elif block in known:
-            parts += [(_kick(block), b) for b in recipe.state]
-        else:
-            names = ", ".join(filter(None, known)) or "none"
-            what = f'{own} names "{block}", and no potential of H has this name'
-            raise RecipeError(f"{recipe.name}, split", what, do=f"There are: {names}.")
-    return parts
+def _parts(recipe: Recipe, letter: str, piece: Piece, terms: Mapping[Part, Expr]) -> list[Part]:
+    """The parts of the rows that a piece takes; raises RecipeError for a block or a potential that there is not."""
+    names = sorted({U.name for U in recipe.potentials} - {""})
+    for _, named in piece.parts:
+        if isinstance(named, Block) and named not in recipe.state:
+            what = f"piece {letter!r} names {named}, which is not in the state"
+            do = f"The state is {', '.join(b.name for b in recipe.state)}."
+            raise RecipeError(f"{recipe.name}, split", what, do=do)
+        if not isinstance(named, Block) and named not in names:
+            what = f'{piece} names "{named}", and no potential of H has this name'
+            raise RecipeError(f"{recipe.name}, split", what, do=f"There are: {', '.join(names) or 'none'}.")
+    return list(dict.fromkeys(part for own in piece.parts for part in terms if _takes(own, part)))
 
 
-def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: defaultdict[Part, Expr]) -> dict[Part, str]:
+def _takes(own: tuple[str, Block | str], part: Part) -> bool:
+    """Whether a part of a piece has a part of a row: the kick of a block those by all potentials."""
+    kind, named = own
+    if isinstance(named, Block):
+        return part[1] == named and part[0].partition(" by ")[0] == kind
+    return part[0] == _kick(named)
+
+
+def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: Mapping[Part, Expr]) -> dict[Part, str]:
     """The letter of each part of the SDE; raises RecipeError for a term that two letters take."""
     taken: dict[Part, str] = {}
     for letter, own in pieces.items():
-        for part, block in own:
-            if block not in recipe.state:
-                what = f"piece {letter!r} names {block}, which is not in the state"
-                do = f"The state is {', '.join(b.name for b in recipe.state)}."
-                raise RecipeError(f"{recipe.name}, split", what, do=do)
-            if (part, block) in taken and terms[part, block] != 0:
-                raise RecipeError(
-                    f"{recipe.name}, split",
-                    f"pieces {taken[part, block]!r} and {letter!r} both take "
-                    + _in_words(part, block, terms[part, block]),
-                    do="Each term belongs to one piece.",
-                )
-            taken[part, block] = letter
+        for part in own:
+            if part in taken:
+                what = f"pieces {taken[part]!r} and {letter!r} both take {_in_words(*part, terms[part])}"
+                raise RecipeError(f"{recipe.name}, split", what, do="Each term belongs to one piece.")
+            taken[part] = letter
     return taken
 
 
-def _refuse_unmoved(
-    recipe: Recipe,
-    scheme: Scheme,
-    terms: defaultdict[Part, Expr],
-    taken: Mapping[Part, str],
-    left: Mapping[str, list[Part]],
-) -> None:
+def _refuse_unmoved(recipe: Recipe, scheme: Scheme, taken: Mapping[Part, str], left: Mapping[str, list[Part]]) -> None:
     """Refuse to leave out noise, or all that moves a block: chains would keep the law, and not reach it."""
     moved = {block for (_, block), letter in taken.items() if letter not in left}
     moved |= {b for jump in recipe.jumps.values() for b in jump.blocks}
-    for part, block in (own for parts in left.values() for own in parts if terms[own] != 0):
+    for part, block in (own for parts in left.values() for own in parts):
         if part == "noise" or block not in moved:
             what = "leaves out the noise of" if part == "noise" else "moves nothing of"
             do = "Acceptance makes up for a part of the drift: add a letter."
@@ -209,14 +200,14 @@ def _subsystem(
     letter: str,
     own: list[Part],
     method: str | None,
-    terms: defaultdict[Part, Expr],
+    terms: Mapping[Part, Expr],
     still: Collection[Block],
 ) -> Subsystem:
     drift: dict[Block, Expr] = {}
     for part, block in own:
-        if part != "noise" and terms[part, block] != 0:
+        if part != "noise":
             drift[block] = drift.get(block, S.Zero) + terms[part, block]
-    noisy = [block for part, block in own if part == "noise" and terms[part, block] != 0]
+    noisy = [block for part, block in own if part == "noise"]
     diffusion: Entries = {}
     supplied: Entries = {}
     for i, j in entries(recipe.D):
