@@ -22,7 +22,7 @@ from .backends.torch_expressions import FUNCTIONS, python_names
 from .flow import Flow
 from .lower import lower
 from .optimizer_form import optimizer_form
-from .program import Program
+from .program import DERIVATIVES, Program
 
 if TYPE_CHECKING:  # torch is imported by the text of a step, when it runs
     from torch import Tensor
@@ -206,17 +206,7 @@ class Step:
         arguments = self.arguments(noise=drawn, sizes=sizes, **functions)
         return self.function(state, h, **arguments, **self.spelled(parameters))
 
-    def by_kernel(
-        self,
-        state: State,
-        h: float,
-        /,
-        *,
-        gradient: Callable | None = None,
-        curvature: Callable | None = None,
-        value: Callable | None = None,
-        **arguments: Any,
-    ) -> State:
+    def by_kernel(self, state: State, h: float, /, **arguments: Any) -> State:
         """The state a time h later, by a kernel and without checks; with a `noise.Key` the kernel draws the numbers.
 
         `arguments`: those of the call, and the `pool` of a run's kernels.
@@ -224,12 +214,12 @@ class Step:
         from .kernels.fallback import BY_DEVICE
         from .kernels.single import step_by_kernel  # imports torch
 
-        functions: dict[str, Any] = {"gradient": gradient, "curvature": curvature, "value": value}
         if self.program.energy is not None:
-            functions = {name: self.namespace.get(name) if f is None else f for name, f in functions.items()}
+            missing = (name for name in DERIVATIVES.values() if arguments.get(name) is None)
+            arguments |= {name: self.namespace.get(name) for name in missing}
         device = state[self.recipe.entries[0].name].device.type
         backend = BY_DEVICE.get(device, "cpp") if self.backend == "torch" else self.backend
-        return step_by_kernel(self.program, state, h, backend, **functions, **arguments)
+        return step_by_kernel(self.program, state, h, backend, **arguments)
 
     def drawn(self, key: "Key", state: State) -> dict[str, Any]:
         """The random numbers of a `noise.Key` by name; functions for laws that depend on the state."""
