@@ -21,7 +21,7 @@ from .extraction import Constants, Names, Updates, extracted, shared
 from .flow import Flow
 from .functions import HalfStep
 from .predicted import Visit, visited
-from .program import Adapt, Draw, Gradient, Let, Local, Program, Set, Stage, Statement, verify
+from .program import Adapt, Draw, Gradient, Let, Local, Program, Set, Stage, Statement, symbols_read, verify
 from .variates import Variate
 
 CARRIED = (0, 1)  # the orders of U's derivatives that a state may carry
@@ -289,7 +289,7 @@ def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[S
                     read.discard(name)
                 case Gradient():
                     read.difference_update(statement.defines)
-            read |= {s for e in statement.values for s in e.free_symbols}
+            read |= symbols_read([statement])
             statements.insert(0, statement)
         kept.insert(0, Stage(stage.title, tuple(statements)))
     return tuple(kept)

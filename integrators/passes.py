@@ -13,7 +13,7 @@ from recipe import symbols
 from recipe.errors import RecipeError
 from recipe.symbols import Block
 
-from .program import Adapt, Gradient, Let, Local, Observe, Program, Set, Solve, Sum
+from .program import Adapt, Gradient, Let, Local, Observe, Program, Set, Solve, Sum, symbols_read
 from .variates import Variate
 
 
@@ -153,11 +153,6 @@ class Plan:
         """The largest number of sums in a pass."""
         return max((len(p.sites.sums) for segment in self.segments for p in segment.passes), default=0)
 
-    @cached_property
-    def supplied(self) -> frozenset[Symbol]:
-        """The derivatives and statistics that the caller supplies."""
-        return frozenset(supplied(self.program))
-
 
 def plan(program: Program) -> Plan:
     """The plan of a Program; raises Unsupported for statements without a form in kernels.
@@ -212,14 +207,14 @@ class _Planner:
             once=tuple((name, e) for e, name in once.items()),
             loads=tuple(s for s in self.arrays if _is_read_first(s, statements)),
             stores=self._left_by(statements),
-            numbers=tuple(s for s in self.numbers if s in _read(statements)),
+            numbers=tuple(s for s in self.numbers if s in symbols_read(statements)),
             sums=tuple(s.name for s in statements if isinstance(s, Sum)),
         )
 
     def _left_by(self, statements):
         """The symbols by site set in a loop that are blocks, or are read outside the loop."""
         inside = {id(s) for s in statements}
-        read_elsewhere = _read(s for s in self.program.statements if id(s) not in inside)
+        read_elsewhere = symbols_read(s for s in self.program.statements if id(s) not in inside)
         by_site = dict.fromkeys(s for s in map(subject, statements) if is_by_site(s))
         return tuple(s for s in by_site if isinstance(s, Block) or s in read_elsewhere)
 
@@ -233,7 +228,7 @@ class _Planner:
         )
 
     def _loop(self, statements, *, stores, **parts):
-        read = _read(statements)
+        read = symbols_read(statements)
         loop = Loop(
             tuple(statements),
             stores=stores,
@@ -263,7 +258,7 @@ def supplied(program: Program) -> list[Symbol]:
 def inputs(program: Program) -> list[Symbol]:
     """The symbols of numbers that Python computes once per step: constants, parameters, T, h."""
     defined = {name for s in program.statements for name in s.defines}
-    numbers = (s for s in _read(program.statements) - defined if not isinstance(s, (Variate, Block)))
+    numbers = (s for s in symbols_read(program.statements) - defined if not isinstance(s, (Variate, Block)))
     return sorted(numbers, key=lambda s: s.name)
 
 
@@ -289,10 +284,6 @@ def hoisted(e: Expr, once: dict) -> Expr:
     return e.func(*(hoisted(x, once) for x in e.args))
 
 
-def _read(statements):
-    return {x for s in statements for e in s.values for x in e.free_symbols}
-
-
 def _cut(program: Program) -> list[tuple[Gradient | Observe | None, Passes]]:
     """The statements of a program by segment and pass."""
     cuts: list[tuple[Gradient | Observe | None, Passes]] = []
@@ -313,7 +304,7 @@ def _place(statement: Assignment, passes: Passes) -> None:
     sites, chain = passes[-1]
     if not (isinstance(statement, Sum) or is_by_site(subject(statement))):
         chain.append(statement)
-    elif {*map(subject, chain), *(s.name for s in sites if isinstance(s, Sum))} & _read([statement]):
+    elif {*map(subject, chain), *(s.name for s in sites if isinstance(s, Sum))} & symbols_read([statement]):
         passes.append(([statement], []))
     else:
         sites.append(statement)

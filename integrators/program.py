@@ -1,5 +1,6 @@
 """Program: a step as a list of statements, printed by every backend."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -129,6 +130,11 @@ class Solve:
 DERIVATIVES = {0: "value", 1: "gradient", 2: "curvature"}  # the names of the caller's functions, by order
 
 Statement = Let | Set | Adapt | Draw | Observe | Gradient | Sum | Solve
+
+
+def symbols_read(statements: Iterable[Statement]) -> set[Symbol]:
+    """The symbols that statements read."""
+    return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
 def rewritten(statement: Statement, new: dict) -> Statement:
@@ -338,7 +344,7 @@ def verify(program: Program) -> None:
 
 
 def _check_reads(where: str, statement: Statement, known: set[Symbol], stale: set[Symbol]) -> None:
-    for s in sorted((s for e in statement.values for s in e.free_symbols), key=str):
+    for s in sorted(symbols_read([statement]), key=str):
         if s in stale:
             what = f"the gradient {s} is stale: the target has moved since"
             raise RecipeError(where, what, do="Evaluate it again.")

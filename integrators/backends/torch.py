@@ -14,7 +14,7 @@ from recipe.fields import fields_of
 from recipe.symbols import Potential, num_data, step_number
 
 from ..flow import Flow
-from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Statement, Sum
+from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum, symbols_read
 from .torch_energy import derivative_source, energy_sources
 from .torch_expressions import PRELUDE, Writer, WriterOverSteps, dict_text, fills, marked_names, moves
 from .torch_optimizer import optimizer_source
@@ -98,7 +98,7 @@ def _operators(recipe, writer):
 def _fields_anew(program, stage, writer, stale):
     """Lines that evaluate anew what a stage reads of fields and formulas of them; `stale`: those of earlier states."""
     formulas = {s.name: s for s in program.constants if isinstance(s, Let) and fields_of(s.value)}
-    read = _read(stage.statements) & stale
+    read = symbols_read(stage.statements) & stale
     asked = {M for name in read for M in fields_of(formulas[name].value if name in formulas else name)} & stale
     names = {M: (writer.names[M.name], writer.names[M.at.name]) for M in program.recipe.fields if M in asked}
     lines = [f"{name} = {name}.at({at})" for name, at in names.values()]
@@ -149,8 +149,8 @@ def _constants(program, writer):
     """Lines that compute the constants of h and the parameters, per-site values first in float64."""
     like = writer.like
     names = writer.names
-    inside = _read(program.statements)
-    read = inside | _read(program.constants)
+    inside = symbols_read(program.statements)
+    read = inside | symbols_read(program.constants)
     per_site = [s for s in program.recipe.parameters if s.per and s in read]
     lines = [
         f"{names[s.name]} = torch.as_tensor({names[s.name]}, dtype=torch.float64, device={like}.device)"
@@ -180,10 +180,6 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
     lines.append(f"return [{', '.join(named.values())}]")
     function = "\n".join([f"def constants(h, like, *, {', '.join(arguments)}):", *(f"    {line}" for line in lines)])
     return _module(f"{program.recipe.name}: the constants of a step.", writer, [function])
-
-
-def _read(statements):
-    return {x for s in statements for e in s.values for x in e.free_symbols}
 
 
 KINDS_OF_NOISE = {
@@ -255,7 +251,7 @@ def _noise(program):
             yield f"{', '.join(draws)}, {in_words}"
 
 
-def _statement(statement: Statement, writer: Writer, program: Program) -> list[str]:
+def _statement(statement, writer, program):
     match statement:
         case Let(name, value) if name.is_operator:
             return [f"{writer.name(name)} = {writer.operator(value)}"]

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from recipe.errors import RecipeError
 
 from ..noise import Key
-from ..passes import Segment, is_by_site, plan
+from ..passes import Segment, is_by_site, plan, supplied
 from ..processes import Spread
 from ..program import Gradient, Observe, Program
 from .addresses import NamedTensors, check_apart, readable, starts
@@ -48,7 +48,7 @@ class Sweep:
         self._moved: list[torch.Tensor] = []
         self._tell_written: Callable[[], None] | None = None
         self._has_room = False
-        others = {*self.recipe.entries, *filter(is_by_site, self.plan.supplied)}
+        others = {*self.recipe.entries, *filter(is_by_site, supplied(program))}
         self._own = [s for s in self.tables.places["out"] if s not in others]  # symbols in memory of the Sweep
         self._launch = launcher(self.plan, self.parts, self.tables)
         runs = () if spread is None else spread.runs
