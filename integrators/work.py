@@ -26,10 +26,10 @@ from recipe import Recipe, total
 from recipe.algebra import vanishes
 from recipe.calculus import derivative
 from recipe.derive import circulation, residual
-from recipe.energy import softplus
 from recipe.errors import RecipeError
 from recipe.involutions import Involution
 from recipe.laws import DiscreteLaw, Law, by_category
+from recipe.logs import softplus
 from recipe.pieces import Jump
 from recipe.scheme import Scheme
 from recipe.spheres import project

@@ -9,25 +9,17 @@ from sympy import (
     Add,
     Dummy,
     Expr,
-    Function,
     ImmutableMatrix,
     Mul,
     Piecewise,
     Pow,
     S,
     Symbol,
-    cosh,
-    default_sort_key,
     degree,
-    exp,
     expand,
-    expand_log,
-    expand_mul,
-    log,
     numer,
     roots,
     simplify,
-    sinh,
     together,
 )
 from sympy import factor as factored
@@ -107,64 +99,6 @@ def at_one_site(expression: Expr) -> Expr:
     if not expression.has(Total, Crossing, Outer):
         return expression
     return expression.func(*map(at_one_site, expression.args))
-
-
-def logs_apart(expression: Expr) -> Expr:
-    """The expression with the log of a product of positive factors as the sum of their logs.
-
-    >>> from sympy import log, symbols
-    >>> x, y = symbols("x y", real=True)
-    >>> logs_apart(log((1 + x**2)*(1 + y**2)) + log(x*y))
-    log(x*y) + log(x**2 + 1) + log(y**2 + 1)
-    """
-    products = [e for e in expression.atoms(log) if e.args[0].is_Mul and all(f.is_positive for f in e.args[0].args)]
-    return expression.xreplace({e: Add(*map(log, e.args[0].args)) for e in products})
-
-
-def log_of(e: Expr) -> Expr:
-    """log |e|, with the logs of the factors, powers and exponentials of e apart.
-
-    >>> from sympy import exp, symbols
-    >>> x = symbols("x", real=True)
-    >>> log_of(exp(-x**2)*(1 + x**2)**3)
-    -x**2 + 3*log(x**2 + 1)
-    """
-    match e:
-        case exp():
-            return e.args[0]
-        case Mul():
-            return Add(*map(log_of, e.args))
-        case Pow() if e.exp.is_Rational:
-            return e.exp * log_of(e.base)
-    return log(Abs(e))
-
-
-def with_stable_logs(e: Expr) -> Expr:
-    """The formula with the logs of sums of exponentials as LogSumExp, which does not overflow.
-
-    >>> from sympy import cosh, exp, symbols
-    >>> x = symbols("x", real=True)
-    >>> with_stable_logs(log(1 + exp(2*x)) - log(cosh(x)))
-    LogSumExp(0, 2*x) - LogSumExp(-x - 0.693147180559945, x - 0.693147180559945)
-    """
-    if not (e.has(log) and e.has(exp, cosh, sinh)):
-        return e
-    return e.replace(log, _log_of_sum)
-
-
-class LogSumExp(Function):
-    """log(exp(a) + exp(b) + ...)."""
-
-    is_real = True
-
-
-def _log_of_sum(argument: Expr) -> Expr:
-    inside = argument.args[0] if isinstance(argument, Abs) else argument
-    terms = expand_mul(inside.replace(cosh, lambda a: (exp(a) + exp(-a)) / 2))
-    if not isinstance(terms, Add) or not terms.has(exp) or not all(t.is_positive for t in terms.args):
-        return log(argument)
-    logs = [a.xreplace({x: x.evalf() for x in a.atoms(log) if x.is_number}) for a in map(log_of, terms.args)]
-    return LogSumExp(*sorted(logs, key=default_sort_key))
 
 
 def factors(e: Expr) -> set[Expr]:
@@ -274,26 +208,3 @@ def _agree(value: Expr, other: Expr, condition: Expr, blocks: Collection[Block])
     places = {x for side in sides for x in roots(side, block) if x.is_real is not False}
     jumps = [value.subs(block, x) - other.subs(block, x) for x in places]
     return all(expand(jump) == 0 or simplify(jump) == 0 for jump in jumps)
-
-
-def with_short_logs(e: Expr) -> Expr:
-    """The formula with logs simplified against cancellation, such as log(1 - S/(1 + S)) = -log(1 + S).
-
-    >>> from sympy import exp, log
-    >>> from recipe import total, vector
-    >>> z = vector("z")
-    >>> S = total(exp(z))
-    >>> with_short_logs(log(1 - S/(1 + S)) + total(log(exp(z)/(1 + S))))
-    -log(total(exp(z)) + 1)*n - log(total(exp(z)) + 1) + total(z)
-    """
-
-    def is_log(x: Expr) -> bool:
-        return isinstance(x, log)
-
-    def short(x: Expr) -> Expr:
-        inside, sums = masked(x.args[0], Total)
-        return expand_log(log(together(inside))).xreplace(sums)
-
-    outside, sums = masked(e, Total)
-    moved = {name: Total(own.integrand.replace(is_log, short)) for name, own in sums.items()}
-    return outside.xreplace(moved).replace(is_log, short)

@@ -8,8 +8,8 @@ from typing import Any
 from sympy import lambdify
 from sympy.printing.numpy import NumPyPrinter
 
-from .algebra import LogSumExp, with_stable_logs
 from .bound import Bound
+from .logs import LogSumExp, with_stable_logs
 
 POWER = "_whole_power"  # the name of whole_power in the text of a function
 

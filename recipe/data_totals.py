@@ -1,8 +1,6 @@
 """Sums over data: columns of the data in an energy, and totals over their rows."""
 
-from itertools import product
-
-from sympy import Add, Expr, S, diff, exp
+from sympy import Add, Expr, S, diff
 
 from .declared import Block, Supplied, check_per
 from .errors import RecipeError
@@ -72,38 +70,3 @@ def data_total(integrand: Expr | float) -> Expr:
     if integrand.has(DataTotal):
         raise RecipeError("data_total", "one stands inside of another", do="Sum over the data once.")
     return DataTotal(integrand)
-
-
-def bounded(e: Expr) -> Expr:
-    """The expression with exp(z)/(1 + exp(z)) as 1/(1 + exp(-z)), which does not overflow.
-
-    >>> from sympy import Symbol
-    >>> z = Symbol("z", real=True)
-    >>> bounded(exp(2*z)/(1 + exp(z))**2)
-    (1 + exp(-z))**(-2)
-    """
-    if not e.has(exp):
-        return e
-    if e.args:
-        e = e.func(*map(bounded, e.args))
-    overflow = _overflow(e)
-    if overflow is None:
-        return e
-    above, below, g, times = overflow
-    divided = Add(*(t / g for t in below.base.args))
-    return e / above / below * divided**-times * below.base ** (below.exp + times)
-
-
-def _overflow(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """A factor g^k, a factor (g + ...)^-m with k <= m, the exponential g, and k; None without such factors."""
-    if not e.is_Mul:
-        return None
-    numerators = [f for f in e.args if isinstance(f, exp)]
-    denominators = [f for f in e.args if f.is_Pow and f.exp.is_Integer and f.exp < 0 and f.base.is_Add]
-    for below in denominators:
-        exponentials = [t for t in below.base.args if isinstance(t, exp)]
-        for above, g in product(numerators, exponentials):
-            times = above.args[0] / g.args[0]
-            if times.is_Integer and 0 < times <= -below.exp:
-                return above, below, g, times
-    return None

@@ -10,7 +10,6 @@ from typing import Any
 from sympy import Expr, ImmutableMatrix, Symbol, sqrt
 from sympy.core.function import AppliedUndef
 
-from .algebra import with_short_logs
 from .arguments import check_known, text
 from .declared import allows, num_data, positive, step_size
 from .display import as_latex, as_text, typeset
@@ -18,6 +17,7 @@ from .dynamics import Dynamics
 from .energy import Energy
 from .errors import RecipeError
 from .formulas import formula
+from .logs import with_short_logs
 from .normal_forms import (
     conversions_of,
     drift_of,

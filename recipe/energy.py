@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 
-from sympy import Abs, Expr, Max, Symbol, diff, exp, log
+from sympy import Expr, Symbol, diff
 
-from .algebra import logs_apart, readers
+from .algebra import readers
 from .arguments import as_tuple
 from .calculus import derivative
-from .data_totals import DataTotal, Datum, bounded
+from .data_totals import DataTotal, Datum
 from .declared import Block
 from .errors import RecipeError, did_you_mean
 from .formulas import formula
+from .logs import bounded, logs_apart, without_overflow
 from .symbols import is_site, masked
 
 
@@ -116,26 +117,6 @@ class Energy:
                 do="Give one coordinate for each block.",
             )
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))
-
-
-def without_overflow(e: Expr) -> Expr:
-    """The expression with log(1 + exp(z)) as Max(z, 0) + log(1 + exp(-|z|)).
-
-    >>> z = Symbol("z", real=True)
-    >>> without_overflow(log(1 + exp(z)))
-    log(1 + exp(-Abs(z))) + Max(0, z)
-    """
-    return e.replace(is_softplus, lambda x: softplus((x.args[0] - 1).args[0]))
-
-
-def softplus(z: Expr) -> Expr:
-    """log(1 + exp(z)), of any size."""
-    return Max(z, 0) + log(1 + exp(-Abs(z)))
-
-
-def is_softplus(e: Expr) -> bool:
-    """Whether an expression is log(1 + exp(z))."""
-    return isinstance(e, log) and isinstance(e.args[0] - 1, exp)
 
 
 @lru_cache(maxsize=64)

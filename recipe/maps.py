@@ -39,14 +39,14 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import entries, with_short_logs
+from .algebra import entries
 from .arguments import check_known
 from .declaration import Recipe, check_recipe
 from .declared import Adapted, Block, Parameter, temperature
-from .energy import is_softplus
 from .errors import RecipeError
 from .formulas import formula
 from .involutions import Involution
+from .logs import is_softplus, with_short_logs
 from .pieces import Jump, Piece
 from .swaps import Swap
 from .symbols import Crossing, Partial, Potential, Total, masked, total

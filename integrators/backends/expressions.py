@@ -21,7 +21,7 @@ def is_divisor(e: Expr) -> bool:
     return bool(e.is_Pow and e.exp.is_Rational and e.exp.is_negative)
 
 
-def is_fraction(e: Expr) -> bool:
+def is_ratio(e: Expr) -> bool:
     """Whether a factor is a rational number with a denominator."""
     return bool(e.is_Rational and not e.is_Integer)
 

@@ -12,7 +12,7 @@ from recipe.symbols import Block
 from ..domain_bounds import bounds
 from ..passes import Unsupported
 from ..variates import Uniform
-from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum
+from .expressions import condition_text, is_divisor, is_ratio, quotient, signed_sum
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Text:
     def product(self, e):
         if e.could_extract_minus_sign():
             return f"-{self.factor(-e)}"
-        fraction = next(filter(is_fraction, e.args), S.One)
+        fraction = next(filter(is_ratio, e.args), S.One)
         below = [f for f in e.args if is_divisor(f)]
         above = [f for f in e.args if f not in below and f is not fraction]
         halves = fraction.p == 1 and fraction.q & (fraction.q - 1) == 0  # compilers multiply by the inverse of 2^k

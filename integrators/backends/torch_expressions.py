@@ -19,7 +19,7 @@ from recipe.symbols import OF_THE_STEP, RESERVED, Block, is_site
 from ..functions import HalfStep
 from ..program import Draw, Local, Program
 from ..variates import Variate
-from .expressions import condition_text, is_divisor, is_fraction, quotient, signed_sum
+from .expressions import condition_text, is_divisor, is_ratio, quotient, signed_sum
 
 _text = Path(__file__).with_name("torch_prelude.py").read_text()
 PRELUDE = {
@@ -259,7 +259,7 @@ class Writer:
         factors = sorted(factors, key=lambda f: not getattr(f, "is_constant_in_step", False))
         roots = [f for f in factors if f.is_Pow and abs(f.exp) == S.Half]
         below = [f for f in factors if is_divisor(f) and f not in roots]
-        fraction = next(filter(is_fraction, factors), S.One)
+        fraction = next(filter(is_ratio, factors), S.One)
         above = [f for f in factors if f not in (*roots, *below, fraction, S.One)]
         top = [] if fraction.p == 1 else [str(fraction.p)]
         top += map(self._factor, above)
@@ -271,7 +271,7 @@ class Writer:
 
     def _factor(self, e, own=None):
         text = self.text(e, own)
-        return f"({text})" if e.is_Add or is_fraction(e) or text.startswith("-") else text
+        return f"({text})" if e.is_Add or is_ratio(e) or text.startswith("-") else text
 
     def _power(self, e, own):
         if e.exp == S.Half:

@@ -39,13 +39,14 @@ from sympy import (
     together,
 )
 
-from ..algebra import at_one_site, log_of
+from ..algebra import at_one_site
 from ..algebra import entries as nonzero
 from ..calculus import derivative
 from ..declared import Block
 from ..declared import temperature as T
 from ..domains import Domain
 from ..dynamics import Dynamics
+from ..logs import log_of
 from ..marginal import eliminate_gaussians
 from ..operators import fields_of, operators_of, times
 from ..symbols import OPAQUE

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sympy import Add, Expr, ImmutableMatrix, Integer, Rational, Symbol
 
-from ..algebra import entries, log_of
+from ..algebra import entries
 from ..arrays import of_arrays
 from ..calculus import derivative
 from ..declared import Block
 from ..domains import Domain
+from ..logs import log_of
 
 if TYPE_CHECKING:  # numpy is imported where numbers are asked for
     from numpy import ndarray

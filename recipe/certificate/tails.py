@@ -32,12 +32,12 @@ from sympy import (
     sring,
 )
 
-from ..algebra import logs_apart
 from ..arrays import of_arrays
 from ..calculus import is_short
 from ..declared import signs_of
 from ..derive import terms
 from ..domains import Domain
+from ..logs import logs_apart
 from .bertrand import BOUNDED, is_finite
 
 FLAT = 1e-3  # slope of K against the radius below which K is taken not to grow

@@ -17,10 +17,9 @@ from sympy import Add, Float, Integer, lambdify
 
 from integrators.requirements import check_one_potential, check_one_vector
 from recipe import Energy, Recipe
-from recipe.algebra import with_short_logs
-from recipe.energy import without_overflow
 from recipe.errors import RecipeError
 from recipe.formulas import ELEMENTARY
+from recipe.logs import with_short_logs, without_overflow
 from recipe.maps import Map
 from recipe.symbols import Total, masked
 
