@@ -72,11 +72,6 @@ class Map:
         """Whether the map reads sums over the sites."""
         return self.image.has(Total)
 
-    @property
-    def sums(self) -> set[Total]:
-        """The sums over the sites that the map reads."""
-        return self.image.atoms(Total)
-
     @cached_property
     def slope(self) -> Expr:
         """dtheta/dz at fixed sums over sites."""
@@ -88,7 +83,7 @@ class Map:
         """det(1 + total(c_k b_l/a)): the factor of the determinant from the sums over sites."""
         image, sums = masked(self.image, Total)
         slopes = [diff(image, S_k).xreplace(sums) / self.slope for S_k in sums]
-        rows = [[total(diff(own.integrand, self.z) * b) for b in slopes] for own in sums.values()]
+        rows = [[total(diff(S_k.integrand, self.z) * b) for b in slopes] for S_k in sums.values()]
         outside, inside = masked((eye(len(rows)) + ImmutableMatrix(len(rows), len(rows), sum(rows, []))).det(), Total)
         return simplify(outside).xreplace(inside)
 
@@ -160,14 +155,14 @@ def mapped(
     if any(recipe.transport):
         what = "its transport has no divergence in theta, and would have one in the new coordinates"
         raise RecipeError(where, what, do="Map a recipe of D and Q alone.")
-    own = _map_of(recipe, block, by, inverse, where)
-    if carried and own.mixes:
-        what = f"{own} mixes sites, and D and Q of theta are no formulas of one site of {own.z}"
+    change = _map_of(recipe, block, by, inverse, where)
+    if carried and change.mixes:
+        what = f"{change} mixes sites, and D and Q of theta are no formulas of one site of {change.z}"
         raise RecipeError(where, what, do="Leave carried out: D and Q are those of the new coordinates then.")
-    rule = _rule(recipe, own, carried)
-    volume = temperature * own.log_determinant
-    places = {own.theta: own.z}
-    scale = [1 / own.slope if carried and b == own.theta else S.One for b in recipe.state]
+    rule = _rule(recipe, change, carried)
+    volume = temperature * change.log_determinant
+    places = {change.theta: change.z}
+    scale = [1 / change.slope if carried and b == change.theta else S.One for b in recipe.state]
 
     def matrix(moved: Any) -> ImmutableMatrix:
         values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(moved).items()}
@@ -175,14 +170,14 @@ def mapped(
 
     def energy_of_z(H: Expr) -> Expr:
         moved = H.xreplace(rule)
-        return (with_short_logs(moved) if own.mixes else moved) - volume
+        return (with_short_logs(moved) if change.mixes else moved) - volume
 
-    is_target = own.theta in recipe.targets
+    is_target = change.theta in recipe.targets
     energy = recipe.energy_of_target if is_target else None
     return replace(
         recipe,
         state=tuple(places.get(b, b) for b in recipe.state),
-        target=own.z if is_target else recipe.target,
+        target=change.z if is_target else recipe.target,
         H=energy_of_z(recipe.H),
         D=matrix(recipe.D),
         Q=matrix(recipe.Q),
@@ -197,7 +192,7 @@ def mapped(
             for key, formulas in recipe.conversions.items()
         },
         requires=tuple(relation.xreplace(rule) for relation in recipe.requires),
-        maps={own.z: own} if is_target else {},
+        maps={change.z: change} if is_target else {},
     )
 
 
@@ -225,75 +220,76 @@ def _map_of(recipe: Recipe, block: dict[str, Block], by: Any, inverse: Any, wher
         raise RecipeError(where, f"{theta} is {theta.domain.in_words}", do="Map a block of numbers of a range.")
     if not callable(by):
         raise RecipeError(where, f"by is a function of {z}, got {by!r}", do="Pass sympy's exp, or lambda z: exp(z).")
-    own = Map(theta, z, formula(by(z), f"{where}, by"), S.Zero)
-    chains = TOGETHER if own.mixes else PROBES
-    _check_form(own, f"{where}, by")
-    _check_slopes(own, chains, f"{where}, by")
+    change = Map(theta, z, formula(by(z), f"{where}, by"), S.Zero)
+    chains = TOGETHER if change.mixes else PROBES
+    _check_form(change, f"{where}, by")
+    _check_slopes(change, chains, f"{where}, by")
     for chain in chains:
-        for value in at_sites(own.image, z, chain):
+        for value in at_sites(change.image, z, chain):
             if not theta.domain.low <= value <= theta.domain.high:
                 at = ", ".join(map(str, chain))
-                what = f"{own.image} is {float(value):.3g} at {z} = {at}, and {theta} is {theta.domain.in_words}"
+                what = f"{change.image} is {float(value):.3g} at {z} = {at}, and {theta} is {theta.domain.in_words}"
                 raise RecipeError(f"{where}, by", what, do="Use a function to its domain.")
-    return replace(own, inverse=_inverse(own, inverse, f"{where}, inverse"))
+    return replace(change, inverse=_inverse(change, inverse, f"{where}, inverse"))
 
 
 def at_sites(e: Expr, z: Symbol, points: Sequence[Any]) -> list[Any]:
     """The values of a formula of z at every site of a chain with the values `points` of z."""
     inside, sums = masked(e, Total)
-    values = {name: Add(*at_sites(own.integrand, z, points)) for name, own in sums.items()}
+    values = {name: Add(*at_sites(S_k.integrand, z, points)) for name, S_k in sums.items()}
     return [inside.xreplace({**values, z: S(x)}).evalf(50) for x in points]
 
 
-def _check_form(own: Map, where: str) -> None:
+def _check_form(change: Map, where: str) -> None:
     """Refuse a map that reads more than its own site and sums over sites, or that lacks a Jacobian."""
-    image = own.image
-    if image.has(Crossing) or own.mixes and not own.theta.is_vector or any(S.integrand.has(Total) for S in own.sums):
+    image = change.image
+    is_nested = any(e.integrand.has(Total) for e in image.atoms(Total))
+    if image.has(Crossing) or is_nested or change.mixes and not change.theta.is_vector:
         what = f"{image} mixes sites, and is no function of a site and of sums over sites"
         raise RecipeError(where, what, do=BY_A_RUN)
-    if image.free_symbols != {own.z}:
-        others = ", ".join(sorted(map(str, image.free_symbols - {own.z}))) or "nothing"
-        what = f"{image} is of {others}, not of {own.z} alone"
-        raise RecipeError(where, what, do=f"Write numbers and {own.z}.")
-    if Tuple(image, own.slope).has(Derivative, AppliedUndef, sign, Heaviside):
-        raise RecipeError(where, f"the Jacobian of {image} is missing: {own.slope}", do="Use a smooth function.")
+    if image.free_symbols != {change.z}:
+        others = ", ".join(sorted(map(str, image.free_symbols - {change.z}))) or "nothing"
+        what = f"{image} is of {others}, not of {change.z} alone"
+        raise RecipeError(where, what, do=f"Write numbers and {change.z}.")
+    if Tuple(image, change.slope).has(Derivative, AppliedUndef, sign, Heaviside):
+        raise RecipeError(where, f"the Jacobian of {image} is missing: {change.slope}", do="Use a smooth function.")
 
 
-def _check_slopes(own: Map, chains: Sequence[Sequence[Any]], where: str) -> None:
+def _check_slopes(change: Map, chains: Sequence[Sequence[Any]], where: str) -> None:
     """Refuse a map with a Jacobian that is missing or singular, or changes its sign, at some chains."""
-    least = CLOSE**2 if own.mixes else 0.0
-    for factor in (own.slope, own.coupling):
-        at = [(x, complex(value)) for chain in chains for x, value in zip(chain, at_sites(factor, own.z, chain))]
+    least = CLOSE**2 if change.mixes else 0.0
+    for factor in (change.slope, change.coupling):
+        at = [(x, complex(value)) for chain in chains for x, value in zip(chain, at_sites(factor, change.z, chain))]
         missing = [x for x, s in at if s.imag or not abs(s) < float("inf")]
-        if missing and not own.mixes:
-            what = f"{own.image} has no slope at {own.z} = {missing[0]}"
+        if missing and not change.mixes:
+            what = f"{change.image} has no slope at {change.z} = {missing[0]}"
             raise RecipeError(where, what, do="Use a function of all reals.")
         if missing or any(abs(s) <= least for _, s in at) or len({s.real > 0 for _, s in at}) > 1:
-            if own.mixes:
-                what = f"{own.image} mixes sites, and its Jacobian is singular somewhere"
+            if change.mixes:
+                what = f"{change.image} mixes sites, and its Jacobian is singular somewhere"
                 raise RecipeError(where, what, do=BY_A_RUN)
-            what = f"{own.image} is not monotone: its slope, {own.slope}, vanishes or changes its sign"
+            what = f"{change.image} is not monotone: its slope, {change.slope}, vanishes or changes its sign"
             raise RecipeError(where, what, do="Use a function that rises or falls everywhere.")
 
 
-def _inverse(own: Map, inverse: Callable | None, where: str) -> Expr:
+def _inverse(change: Map, inverse: Callable | None, where: str) -> Expr:
     """z as a formula of theta; raises RecipeError if none is found, or the given inverse is wrong."""
-    x = Block(own.theta.name, own.theta.is_vector, own.theta.domain)
-    what = f"the inverse of {own.image} is not found"
+    x = Block(change.theta.name, change.theta.is_vector, change.theta.domain)
+    what = f"the inverse of {change.image} is not found"
     ways: list[Expr] = []
     if inverse is not None:
         ways = [formula(inverse(x), where)]
-        what = f"{ways[0]} is not the inverse of {own.image}"
-    elif own.mixes:
-        what = f"the inverse of {own.image} is not looked for, as it mixes sites"
+        what = f"{ways[0]} is not the inverse of {change.image}"
+    elif change.mixes:
+        what = f"the inverse of {change.image} is not looked for, as it mixes sites"
     else:
         with suppress(NotImplementedError):
-            ways = _solutions(own.image - x, own.z)
-    chains = TOGETHER if own.mixes else [chain for chain in PROBES if abs(chain[0]) < 4]
+            ways = _solutions(change.image - x, change.z)
+    chains = TOGETHER if change.mixes else [chain for chain in PROBES if abs(chain[0]) < 4]
     for way in ways:
         with suppress(RecipeError):  # a function that no backend has
             way = formula(way, where)
-            back = [at_sites(way, x, at_sites(own.image, own.z, chain)) for chain in chains]
+            back = [at_sites(way, x, at_sites(change.image, change.z, chain)) for chain in chains]
             pairs = [pair for chain, row in zip(chains, back) for pair in zip(row, chain)]
             if all(abs(complex(z - at)) < CLOSE * (1 + abs(complex(at))) for z, at in pairs):
                 return way
@@ -309,21 +305,21 @@ def _solutions(equation: Expr, z: Symbol) -> list[Expr]:
 # ---- the formulas
 
 
-def _rule(recipe: Recipe, own: Map, carried: bool) -> dict[Any, Any]:
+def _rule(recipe: Recipe, change: Map, carried: bool) -> dict[Any, Any]:
     """The replacements of theta, of U and its derivatives, and of symbols per site of theta."""
-    rule: dict[Any, Any] = {own.theta: own.image}
+    rule: dict[Any, Any] = {change.theta: change.image}
     partials = {p for e in recipe.formulas for p in e.atoms(Partial)}
     partials |= {p for a in recipe.adapted for p in a.start.atoms(Partial)}
     for U in recipe.potentials:
-        rule[U] = Potential(*(own.z if b == own.theta else b for b in U.args))
+        rule[U] = Potential(*(change.z if b == change.theta else b for b in U.args))
     for p in partials:
         value = rule[p.U]
         for _ in p.variables:
-            value = diff(value, own.z) / (own.slope if carried else S.One)
+            value = diff(value, change.z) / (change.slope if carried else S.One)
         rule[p] = value
     for s in recipe.parameters:
-        if s.per == own.theta:
-            rule[s] = Parameter(s.name, s.sign, s.default, s.doc, own.z)
+        if s.per == change.theta:
+            rule[s] = Parameter(s.name, s.sign, s.default, s.doc, change.z)
     for a in recipe.adapted:
         rule[a] = Adapted(a.name, a.is_vector, a.domain, a.start.xreplace(rule))
     return rule
