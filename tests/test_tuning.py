@@ -344,6 +344,9 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so_and_goes_on_from_a_
 ):
     settings = once()
     whole = sample(SGLD, TARGETS["double-well"], steps=300, seed=7, progress=False, **settings.arguments)
+    assert whole.info["tuned"] == settings.reasons
+    changed = settings.arguments | {"step_size": 0.1}
+    assert "tuned" not in sample(SGLD, TARGETS["double-well"], steps=300, progress=False, **changed).info
     monkeypatch.setattr(watching, "EVERY", 0.0)  # seconds between two looks
 
     def interrupt(scalars):

@@ -16,7 +16,7 @@ from ..running.sampling import proposal_of
 from ..running.sampling import sample as run
 from ..stock import recipe_of
 from ..target.datasets import read
-from .tune import Settings, tune
+from .tune import Settings, TunedStart, tune
 
 P = ParamSpec("P")
 
@@ -26,6 +26,8 @@ UNTUNED = ("phases", "observe")  # not known to tuning
 
 def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
     """Wraps a run so that step_size="auto" takes the settings of `tune`, with their reasons in `info["tuned"]`.
+
+    Those of a run whose arguments are all of `tune` are there too.
 
     >>> import torch
     >>> from samplers import SGLD
@@ -41,7 +43,12 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
             advice = "Give a number, in units of time, or step_size='auto' with metropolis=True, which finds it."
             raise RecipeError("sample", "there is no step_size", do=advice)
         if not isinstance(kwargs.get("step_size"), str):
-            return run(*args, **kwargs)
+            draws = run(*args, **kwargs)
+            start = kwargs.get("init")
+            reasons = start.reasons_for(kwargs) if isinstance(start, TunedStart) else {}
+            if reasons:
+                draws.info["tuned"] = reasons
+            return draws
         call = inspect.signature(run).bind(*args, **kwargs)
         call.apply_defaults()
         data, batch_size = read(call.arguments["data"], call.arguments["batch_size"])

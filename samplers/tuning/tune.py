@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,6 +74,22 @@ class Settings:
     @property
     def _rows(self) -> list[tuple[str, str]]:
         return [(name, str(reason) + NUMBERS.get(name, "")) for name, reason in self.reasons.items()]
+
+
+@dataclass(frozen=True)
+class TunedStart(Start):
+    """The start that `tune` chose, with the arguments that it `chosen` beside, and the reasons, which a run takes over.
+
+    >>> TunedStart(None, chosen={"step_size": 0.5}, reasons={"step_size": "0.5: 57 %"}).reasons_for({"step_size": 0.1})
+    {}
+    """
+
+    chosen: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    reasons: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def reasons_for(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The reasons, if the arguments of a run are those that were chosen; else nothing."""
+        return dict(self.reasons) if all(arguments.get(name) is x for name, x in self.chosen.items()) else {}
 
 
 def tune(
@@ -212,13 +228,13 @@ def tune(
 
     states = tuner.problem.layout.seen(tuner.pilot.theta[:chains])
     states = states if isinstance(states, dict) else {recipe.targets[0].name: states.clone()}
-    begin = Start(states, per_chain=None if of_model else True)
-    chosen: dict[str, Any] = dict(batch_size=batch_size, chains=chains, init=begin)
+    chosen: dict[str, Any] = {**fixed, **tuner.pilot.parameters, **tuner.chosen, "batch_size": batch_size}
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
-    arguments = {**fixed, **tuner.pilot.parameters, **tuner.chosen, **chosen}
     taken = {} if seconds is None else {"seconds": round(time.monotonic() - began, 1)}
-    return Settings(arguments, recipe.name, _account(tuner) | taken)
+    reasons = _account(tuner) | taken
+    begin = TunedStart(states, per_chain=None if of_model else True, chosen=dict(chosen), reasons=reasons)
+    return Settings(chosen | {"chains": chains, "init": begin}, recipe.name, reasons)
 
 
 def _kick(recipe: Recipe, batch_size: int | None, metropolis: bool, where: str) -> Kick | None:
