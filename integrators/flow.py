@@ -175,9 +175,8 @@ def _by_method(piece: Subsystem, name: str) -> Flow:
     on_sphere = [b for b in piece.moving if b.domain.is_sphere]
     if on_sphere and name != "euler":
         what = f"it leads {on_sphere[0]} off its sphere"
-        raise RecipeError(
-            f"numerical(..., {name!r}) for {piece.letter!r}", what, do="Use 'euler', or the letters B and O."
-        )
+        do = "Use 'euler', or the letters B and O."
+        raise RecipeError(f"numerical(..., {name!r}) for {piece.letter!r}", what, do=do)
     updates, draws = method.advance(piece)
     exact = shift(piece) is not None and not on_sphere
     return Flow(piece.letter, updates, draws, name, exact, str(piece), even=exact or method.order >= 2)

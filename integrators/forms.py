@@ -94,9 +94,8 @@ class Form:
             sites = state[recipe.targets[0].name].shape[-1]
             if not sizes or sum(sizes) != sites:
                 what = f"sizes = {sizes} are not those of the tensors of a target with {sites} sites"
-                raise RecipeError(
-                    f"{recipe.name}, step", what, do="Give the number of sites of each tensor, in their order."
-                )
+                do = "Give the number of sites of each tensor, in their order."
+                raise RecipeError(f"{recipe.name}, step", what, do=do)
             scalar = torch.Size((len(like), len(sizes)))
         form = cls(program, like.dtype, like.device, like.shape, scalar)
         for b in recipe.entries:

@@ -85,11 +85,8 @@ class Recipe(Dynamics):
     def __post_init__(self):
         settle = partial(object.__setattr__, self)
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", self.name):
-            raise RecipeError(
-                f"recipe {self.name!r}",
-                "a name is a letter followed by letters, digits, _ . or -",
-                do="Choose such a name.",
-            )
+            what = "a name is a letter followed by letters, digits, _ . or -"
+            raise RecipeError(f"recipe {self.name!r}", what, do="Choose such a name.")
         if self.doc is None:  # a module's __doc__ under python -OO
             settle("doc", "")
         for field in ("source", "doc", "claim"):
@@ -133,11 +130,9 @@ class Recipe(Dynamics):
         try:
             refuse_malformed(self)
         except RecursionError as error:
-            raise RecipeError(
-                self.name,
-                "a formula is nested more deeply than Python's recursion limit lets sympy go",
-                do="Write it flatter, or call sys.setrecursionlimit(10_000) before.",
-            ) from error
+            what = "a formula is nested more deeply than Python's recursion limit lets sympy go"
+            do = "Write it flatter, or call sys.setrecursionlimit(10_000) before."
+            raise RecipeError(self.name, what, do=do) from error
 
     def check(
         self, *, temperature: float = 1.0, freeze: Sequence[str] = (), sites: int | None = None, **parameters: float
@@ -211,11 +206,8 @@ class Recipe(Dynamics):
         names = values.keys() - {"num_data"}
         key = self._conversion(names, scheme)
         if key is None:
-            raise RecipeError(
-                f"{self.name}, convert({', '.join(sorted(names))})",
-                "there is no such conversion",
-                do=f"Known: {'; '.join(self.conversions) or 'none'}.",
-            )
+            do = f"Known: {'; '.join(self.conversions) or 'none'}."
+            raise RecipeError(f"{self.name}, convert({', '.join(sorted(names))})", "there is no such conversion", do=do)
         formulas = self.conversions[key]
         advice = "Give it as the paper does."
         numbers = {}

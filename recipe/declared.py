@@ -45,9 +45,8 @@ def valid_name(name: str, what: str) -> str:
     if keyword.iskeyword(name):
         raise RecipeError(where, "this is a keyword of Python", do=f"Write {name + '_'!r}.")
     if name in RESERVED:
-        raise RecipeError(
-            where, f"this name is taken: it is {RESERVED[name]} of every recipe", do="Choose another name."
-        )
+        do = "Choose another name."
+        raise RecipeError(where, f"this name is taken: it is {RESERVED[name]} of every recipe", do=do)
     return name
 
 

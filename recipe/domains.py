@@ -187,9 +187,8 @@ def _categories(number: Any, where: str) -> Domain:
 def _box(low: Any, high: Any, where: str) -> Domain:
     low, high = _finite(low, "the lower end", where), _finite(high, "the upper end", where)
     if not low < high:
-        raise RecipeError(
-            where, f"the box ({low}, {high}) is empty", do="The lower end of a box is below the upper one."
-        )
+        what = f"the box ({low}, {high}) is empty"
+        raise RecipeError(where, what, do="The lower end of a box is below the upper one.")
     return Domain(f"({low}, {high})", low, high, "reflected")
 
 
@@ -202,9 +201,6 @@ def _finite(value: Any, what: str, where: str) -> Expr:
     except (SympifyError, TypeError, ValueError, AttributeError):
         number = S.NaN
     if isinstance(value, bool) or not (isinstance(number, Expr) and number.is_number and number.is_real):
-        raise RecipeError(
-            where,
-            f"{what} {value!r} is not a finite number",
-            do='Give a number; a half line is domain="positive", reflected by numerical(theta, "reflected").',
-        )
+        do = 'Give a number; a half line is domain="positive", reflected by numerical(theta, "reflected").'
+        raise RecipeError(where, f"{what} {value!r} is not a finite number", do=do)
     return number

@@ -111,11 +111,8 @@ class Energy:
         q**2
         """
         if len(blocks) != len(self.coordinates):
-            raise RecipeError(
-                "Energy",
-                f"it has {len(self.coordinates)} coordinates for {len(blocks)} target blocks",
-                do="Give one coordinate for each block.",
-            )
+            what = f"it has {len(self.coordinates)} coordinates for {len(blocks)} target blocks"
+            raise RecipeError("Energy", what, do="Give one coordinate for each block.")
         return self.U.xreplace(dict(zip(self.coordinates, blocks)))
 
 

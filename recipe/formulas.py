@@ -26,19 +26,13 @@ def formula(expression: Any, where: str) -> Expr:
     3/10
     """
     if isinstance(expression, str) or isinstance(expression, Iterable) and not isinstance(expression, Expr):
-        raise RecipeError(
-            where,
-            f"a formula is a sympy expression or a number, got {expression!r}",
-            do="Text is never evaluated: build the formula from blocks and parameters.",
-        )
+        what = f"a formula is a sympy expression or a number, got {expression!r}"
+        raise RecipeError(where, what, do="Text is never evaluated: build the formula from blocks and parameters.")
     try:
         value = sympify(expression, strict=True)
     except (SympifyError, TypeError, ValueError, AttributeError) as error:
-        raise RecipeError(
-            where,
-            f"a formula is a sympy expression or a number, got {type(expression).__name__}",
-            do="Build it from blocks and parameters.",
-        ) from error
+        what = f"a formula is a sympy expression or a number, got {type(expression).__name__}"
+        raise RecipeError(where, what, do="Build it from blocks and parameters.") from error
     if not isinstance(value, Expr) or value.has(*_NOT_FINITE_AND_REAL):
         raise RecipeError(where, f"{value} is not a finite real formula", do="Build it from blocks and parameters.")
     for x in value.atoms(Rational):

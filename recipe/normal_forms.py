@@ -103,11 +103,8 @@ def drift_of(drift: Any, state: tuple[Block, ...], where: str, name: str = "drif
         drift = [drift.get(b, 0) for b in state]
     rows = list(drift) if isinstance(drift, (MatrixBase, list, tuple)) else []
     if len(rows) != len(state):
-        raise RecipeError(
-            f"{where}, {name}",
-            f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}",
-            do="Give a dict over blocks, or a column in the order of state=.",
-        )
+        what = f"a state of {len(state)} blocks needs {len(state)} rows, got {drift!r}"
+        raise RecipeError(f"{where}, {name}", what, do="Give a dict over blocks, or a column in the order of state=.")
     rows = [formula(row, f"{where}, {name}[{b}]") for b, row in zip(state, rows)]
     for b, row in zip(state, rows):
         if not b.is_vector and is_site(row):

@@ -51,11 +51,8 @@ class Piece:
     def __add__(self, other: Any) -> "Piece":
         other = piece(other)
         if self.method and other.method and self.method != other.method:
-            raise RecipeError(
-                f"piece {self} + {other}",
-                "one piece has one numerical method",
-                do="Use two letters, or numerical(a + b, method).",
-            )
+            what = "one piece has one numerical method"
+            raise RecipeError(f"piece {self} + {other}", what, do="Use two letters, or numerical(a + b, method).")
         return Piece(tuple(dict.fromkeys(self.parts + other.parts)), self.method or other.method)
 
     __radd__ = __add__
@@ -93,11 +90,8 @@ def piece(spec: Any) -> Piece:
             return Piece(tuple((part, spec) for part in PARTS))
         case (first, *rest):
             return sum(map(piece, rest), piece(first))
-    raise RecipeError(
-        "pieces",
-        f"a piece is made of blocks, force, friction and noise, got {spec!r}",
-        do='Write for example {"O": friction(p) + noise(p), "C": xi}, or (x, y) for several blocks.',
-    )
+    do = 'Write for example {"O": friction(p) + noise(p), "C": xi}, or (x, y) for several blocks.'
+    raise RecipeError("pieces", f"a piece is made of blocks, force, friction and noise, got {spec!r}", do=do)
 
 
 def lettered(pieces: Mapping, where: str) -> dict[str, Piece]:

@@ -135,11 +135,8 @@ class Total(Expr):
         if not (isinstance(s, Block) and s.is_vector):
             return Total(derivative(self.integrand, s))
         if any(s in p.U.blocks and is_site(p) for p in self.integrand.atoms(Partial)):
-            raise RecipeError(
-                f"d {self}/d{s}",
-                "this derivative needs the full Hessian of U",
-                do="Only the Hessian diagonal is available: keep grad(U) outside of total().",
-            )
+            do = "Only the Hessian diagonal is available: keep grad(U) outside of total()."
+            raise RecipeError(f"d {self}/d{s}", "this derivative needs the full Hessian of U", do=do)
         inner, outer = masked(self.integrand, Total, Potential, Partial, Crossing)
         through = []
         for d, chain in outer.items():
@@ -273,11 +270,8 @@ def potential(*blocks: Block, name: str = "") -> Potential:
     (grad(U), U_fast(theta))
     """
     if not blocks or not all(isinstance(b, Block) for b in blocks):
-        raise RecipeError(
-            "potential",
-            f"its arguments are the target's blocks, got {blocks}",
-            do="Write potential(theta), or potential(x, y) for explicit coordinates.",
-        )
+        what = f"its arguments are the target's blocks, got {blocks}"
+        raise RecipeError("potential", what, do="Write potential(theta), or potential(x, y) for explicit coordinates.")
     return Potential(*blocks, Str(valid_name(name, "potential"))) if name else Potential(*blocks)
 
 

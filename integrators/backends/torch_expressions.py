@@ -310,11 +310,8 @@ class Writer:
                 return f"math.copysign({args[0]} != 0, {args[0]})" if is_number else f"torch.sign({args[0]})"
         if name in ELEMENTARY:
             return f"{'math' if is_number else 'torch'}.{name}({args[0]})"
-        raise RecipeError(
-            f"{self.program.recipe.name}, torch",
-            f"there is no torch lowering for {name}: {e}",
-            do=f"Known functions: {', '.join(KNOWN_FUNCTIONS)}, sqrt, Max, Min.",
-        )
+        do = f"Known functions: {', '.join(KNOWN_FUNCTIONS)}, sqrt, Max, Min."
+        raise RecipeError(f"{self.program.recipe.name}, torch", f"there is no torch lowering for {name}: {e}", do=do)
 
     def _extreme(self, name, values, texts):
         """The text of the largest or smallest of values, of which some are tensors."""

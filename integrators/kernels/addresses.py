@@ -55,9 +55,8 @@ def check_plain(where: str, t: object) -> None:
     if t.is_meta:
         raise RecipeError(where, "it is on the device 'meta' and has no values", do="Pass a tensor of numbers.")
     if torch._C._functorch.is_functorch_wrapped_tensor(t):
-        raise RecipeError(
-            where, "torch.func transforms it, and it has no memory of its own", do="Use backend='torch' there."
-        )
+        what = "torch.func transforms it, and it has no memory of its own"
+        raise RecipeError(where, what, do="Use backend='torch' there.")
 
 
 def _dense(where: str, t: object) -> torch.Tensor:
@@ -76,11 +75,8 @@ def check_form(where: str, t: object, dtype: torch.dtype, device: torch.device, 
     if t.dtype != dtype or t.device != device:
         raise RecipeError(where, f"it is {t.dtype} on {t.device}, the others {dtype} on {device}", do="Convert one.")
     if t.shape != shape:
-        raise RecipeError(
-            where,
-            f"its shape is {tuple(t.shape)}, not {tuple(shape)}",
-            do="A vector has the target's shapes, a scalar one value per chain.",
-        )
+        what = f"its shape is {tuple(t.shape)}, not {tuple(shape)}"
+        raise RecipeError(where, what, do="A vector has the target's shapes, a scalar one value per chain.")
 
 
 @lru_cache(maxsize=64)
@@ -93,11 +89,8 @@ def _is_common(kind: Any) -> bool:
 def check_graph(where: str, t: torch.Tensor) -> None:
     """Refuse a tensor with a gradient or a tangent to propagate: kernels propagate none."""
     if (t.requires_grad and torch.is_grad_enabled()) or _is_dual(t):
-        raise RecipeError(
-            where,
-            "it requires a gradient, which a kernel does not pass on",
-            do="Pass x.detach(), step under torch.no_grad(), or use backend='torch'.",
-        )
+        what = "it requires a gradient, which a kernel does not pass on"
+        raise RecipeError(where, what, do="Pass x.detach(), step under torch.no_grad(), or use backend='torch'.")
 
 
 def readable(where: str, t: torch.Tensor) -> torch.Tensor:
@@ -122,9 +115,8 @@ def address(where: str, t: torch.Tensor) -> int:
     if t.is_neg() or t.is_conj():
         raise RecipeError(where, "it is the lazy negative of its memory", do="Pass x.resolve_neg().")
     if not t.is_contiguous():
-        raise RecipeError(
-            where, f"its memory has holes or another order, strides {t.stride()}", do="Pass x.contiguous()."
-        )
+        what = f"its memory has holes or another order, strides {t.stride()}"
+        raise RecipeError(where, what, do="Pass x.contiguous().")
     return t.data_ptr()
 
 

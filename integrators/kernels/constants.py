@@ -22,11 +22,8 @@ NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 def check_numbers(where: str, dtype: torch.dtype, device: torch.device, devices: Sequence[str]) -> None:
     """Refuse a state with a dtype or device that kernels do not run on."""
     if device.type not in devices or dtype not in NUMBER_TYPES:
-        raise RecipeError(
-            where,
-            f"the state is {dtype} on {device}",
-            do=f"Kernels run on float32 and float64 on {', '.join(devices)}: convert it, or use backend='torch'.",
-        )
+        do = f"Kernels run on float32 and float64 on {', '.join(devices)}: convert it, or use backend='torch'."
+        raise RecipeError(where, f"the state is {dtype} on {device}", do=do)
 
 
 def is_one_number(value: torch.Tensor) -> bool:
@@ -108,8 +105,5 @@ class Constants:
         try:
             return value.expand(self.shape)
         except RuntimeError as error:
-            raise RecipeError(
-                f"{self.where}, {s}",
-                f"its shape is {tuple(value.shape)} for sites of shape {self.shape}",
-                do="Give a number, or one value per site.",
-            ) from error
+            what = f"its shape is {tuple(value.shape)} for sites of shape {self.shape}"
+            raise RecipeError(f"{self.where}, {s}", what, do="Give a number, or one value per site.") from error

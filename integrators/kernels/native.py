@@ -84,11 +84,8 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
     known = compiler()
     if known is None:
         named = os.environ.get("CXX")
-        raise RecipeError(
-            "cpp",
-            f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler",
-            do="Install g++ or clang++, or name one in CXX; or use backend='torch'.",
-        )
+        what = f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler"
+        raise RecipeError("cpp", what, do="Install g++ or clang++, or name one in CXX; or use backend='torch'.")
     command = known.command
     source = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in defines) + source  # -D undoes precompiled ones
     flags = (*FLAGS, *flags, *known.flags)
@@ -105,9 +102,8 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
             kept.write(name, _compiled(source, command, flags))
             return ctypes.CDLL(kept.name_for_loading(name))
     except OSError as error:
-        raise RecipeError(
-            "cpp", f"a kernel cannot be made: {error}", do=f"Name another folder in {CACHE}, or use backend='torch'."
-        ) from error
+        what = f"a kernel cannot be made: {error}"
+        raise RecipeError("cpp", what, do=f"Name another folder in {CACHE}, or use backend='torch'.") from error
 
 
 def _compiled(source, command, flags):

@@ -124,11 +124,8 @@ class _Caller:
                     value = {b: x.clone() for b, x in value.items()} if isinstance(value, Mapping) else value.clone()
                 values = [value[b.name] for b, _ in names] if isinstance(value, dict) else [value]
                 if not all(map(torch.is_tensor, values)):
-                    raise RecipeError(
-                        f"{self.program.recipe.name}, gradient",
-                        f"it is {type(value).__name__}",
-                        do="It is a function of theta, to a tensor of its shape, or a dict by block.",
-                    )
+                    do = "It is a function of theta, to a tensor of its shape, or a dict by block."
+                    raise RecipeError(f"{self.program.recipe.name}, gradient", f"it is {type(value).__name__}", do=do)
                 if self.program.recipe.has_several_potentials:
                     own = {self.program.places[g]: x for (_, g), x in zip(names, values)}
                     value = self.latest.get(DERIVATIVES[order], {}) | own

@@ -175,11 +175,8 @@ class Trajectory:
         """
         steps = len(settings)
         if thin < 1 or first_kept < 0 or not steps:
-            raise RecipeError(
-                f"{self.program.recipe.name}, run",
-                f"thin = {thin}, first_kept = {first_kept}, {steps} steps",
-                do="Keep every thin-th of one step or more.",
-            )
+            what = f"thin = {thin}, first_kept = {first_kept}, {steps} steps"
+            raise RecipeError(f"{self.program.recipe.name}, run", what, do="Keep every thin-th of one step or more.")
         table, stride = self._table(first_step, np.asarray(settings, dtype=np.float64))
         kept = [r for name in keep for r in self.rows[name]]
         draws = max(0, -(-(steps - first_kept) // thin))
