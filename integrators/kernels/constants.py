@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sympy import Symbol
 
+from recipe import Recipe
 from recipe.errors import RecipeError
 from recipe.symbols import step_number
 
@@ -15,15 +16,17 @@ from ..backends.torch import constants_source
 from ..backends.torch_expressions import marked_names
 from ..passes import is_by_site
 from ..program import Program, Solve
+from . import gpu
 
 NUMBER_TYPES = {torch.float32: "float", torch.float64: "double"}
 
 
-def check_numbers(where: str, dtype: torch.dtype, device: torch.device, devices: Sequence[str]) -> None:
+def check_numbers(recipe: Recipe, backend: str, dtype: torch.dtype, device: torch.device) -> None:
     """Refuse a state with a dtype or device that kernels do not run on."""
+    devices = gpu.devices_of_triton() if backend == "triton" else ["cpu"]
     if device.type not in devices or dtype not in NUMBER_TYPES:
         do = f"Kernels run on float32 and float64 on {', '.join(devices)}: convert it, or use backend='torch'."
-        raise RecipeError(where, f"the state is {dtype} on {device}", do=do)
+        raise RecipeError(f"{recipe.name}, {backend}", f"the state is {dtype} on {device}", do=do)
 
 
 def is_one_number(value: torch.Tensor) -> bool:

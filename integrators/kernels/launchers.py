@@ -17,7 +17,7 @@ from ..passes import Plan, is_by_site
 from . import gpu
 from .addresses import address
 from .constants import NUMBER_TYPES
-from .gpu import Launch, devices_of_triton, on, real_of, sent, signed
+from .gpu import Launch, on, real_of, sent, signed
 from .native import library
 from .tables import Parts, Tables
 
@@ -82,11 +82,6 @@ class CppLauncher(_Launcher):
 
     spreads_numbers = True
 
-    @staticmethod
-    def devices() -> list[str]:
-        """The device types of the kernels."""
-        return ["cpu"]
-
     def __init__(self, plan: Plan, parts: Parts, tables: Tables):
         self.library = library(sweep_source(plan), (f"REAL={NUMBER_TYPES[parts.dtype]}",))
         runs = [
@@ -129,11 +124,6 @@ class TritonLauncher(_Launcher):
     whole groups at multiples of 16 bytes go first, in a launch that moves four numbers at a time. Chains shorter than
     half a block share a block.
     """
-
-    @staticmethod
-    def devices() -> list[str]:
-        """The device types of the kernels."""
-        return devices_of_triton()
 
     def __init__(self, plan: Plan, parts: Parts, tables: Tables):
         program = plan.program

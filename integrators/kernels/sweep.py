@@ -39,7 +39,7 @@ class Sweep:
         self.plan = whole if spread is None else whole.cut_at_sums()
         self.parts = Parts.of(self.recipe, state, spread)
         launcher = LAUNCHERS[backend]
-        check_numbers(f"{self.recipe.name}, {backend}", self.parts.dtype, self.parts.device, launcher.devices())
+        check_numbers(self.recipe, backend, self.parts.dtype, self.parts.device)
         self.constants = Constants(program, self.plan.constants, self.parts.shape_of_chain)
         self.tables = Tables(self.plan, self.parts)
         self._setting: tuple | None = None

@@ -90,7 +90,7 @@ class Trajectory:
         Key(self.seed, 0, self.first_chain)  # checks seed and first chain
         target = self.state[recipe.targets[0].name]
         self.where = f"{recipe.name}, {self.backend}"
-        check_numbers(self.where, target.dtype, target.device, self.devices())
+        check_numbers(recipe, self.backend, target.dtype, target.device)
         vector = next((self.state[b.name] for b in recipe.entries if b.is_vector), target[:, None])
         self.shape = vector.shape[1:]
         self.chains = len(target)
@@ -100,11 +100,6 @@ class Trajectory:
         self.rows = self._rows(recipe.entries, 0)
         self.carried_rows = self._rows([g for _, g in self.program.carried], _count(self.rows))
         self.place(self.state)
-
-    @staticmethod
-    def devices() -> list[str]:
-        """The device types of the kernels."""
-        return ["cpu"]
 
     def _compile(self, target):
         """Compile the kernel for the dtype of the target."""
@@ -256,11 +251,6 @@ class TrajectoryOnGPU(Trajectory):
 
     backend = "triton"
     width = 1
-
-    @staticmethod
-    def devices() -> list[str]:
-        """The device types of the kernels."""
-        return gpu.devices_of_triton()
 
     def _compile(self, target):
         self.real = gpu.real_of(self.where, target.dtype)
