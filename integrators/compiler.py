@@ -93,11 +93,6 @@ def _lowered(
     return flows, program
 
 
-def default_word(recipe: Recipe, letters: Mapping[str, Piece]) -> str:
-    """The first of the default words."""
-    return next(default_words(recipe, letters))
-
-
 def default_words(recipe: Recipe, letters: Mapping[str, Piece]) -> Iterator[str]:
     """B A O A B (with thermostats B A' O A' B) if solvable, then letters of single blocks, then Euler."""
     if recipe.metrics and recipe.momenta:
@@ -142,7 +137,7 @@ def solve_all(
 def word_of(recipe: Recipe, scheme: Word | None, letters: Mapping[str, Piece]) -> Scheme:
     """The word as a Scheme: the recipe's default for None, or the recipe's scheme of that name."""
     if scheme is None:
-        scheme = recipe.scheme or default_word(recipe, letters)
+        scheme = recipe.scheme or next(default_words(recipe, letters))
     elif isinstance(scheme, str):
         scheme = recipe.schemes.get(scheme, scheme)
     return read_scheme(scheme, [*letters, *recipe.jumps])
