@@ -38,8 +38,8 @@ from .ensembles import Outer
 from .errors import RecipeError, did_you_mean
 from .fields import fields_of, is_skew, operators_of, transposed
 from .formulas import formula
-from .normal_forms import drift_of, state_of
 from .random_points import random_value
+from .reading import drift_of, state_of
 from .results import GRADES, Findings, Row
 from .spheres import project
 from .symbols import OPAQUE, Partial, Potential, is_site, masked, total

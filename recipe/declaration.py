@@ -18,7 +18,8 @@ from .energy import Energy
 from .errors import RecipeError
 from .formulas import formula
 from .logs import with_short_logs
-from .normal_forms import (
+from .pieces import lettered, letters_of
+from .reading import (
     conversions_of,
     drift_of,
     jumps_of,
@@ -28,7 +29,6 @@ from .normal_forms import (
     target_of,
     updates_of,
 )
-from .pieces import lettered, letters_of
 from .refusal import refuse_malformed
 from .results import Certificate, html_table
 from .scheme import Word, all_letters

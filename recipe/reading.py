@@ -1,4 +1,4 @@
-"""Checks and normal forms of a declaration's arguments."""
+"""Reading of a declaration's arguments: each is checked, and put into the form that all else takes."""
 
 from collections.abc import Mapping
 from typing import Any

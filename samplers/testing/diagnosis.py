@@ -30,7 +30,7 @@ from recipe.algebra import at_one_site, vanishes
 from recipe.converse import Recovery, coefficients, entries_of_curl, recover
 from recipe.errors import did_you_mean
 from recipe.formulas import formula
-from recipe.normal_forms import drift_of, matrix_of, state_of
+from recipe.reading import drift_of, matrix_of, state_of
 from recipe.results import Findings, Row
 from recipe.symbols import (
     OF_THE_STEP,
