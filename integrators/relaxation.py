@@ -12,6 +12,7 @@ friction; an adapted quantity decays per step by the derivative of its update by
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sympy import Expr, Float, S, Symbol, lambdify
@@ -105,30 +106,23 @@ def _momenta(recipe: Recipe, numbers: Mapping[Symbol, float], p: Block) -> "_Mom
     return _Momenta(recipe, numbers, p, slope, drift, noise, means)
 
 
+@dataclass
 class _Momenta:
     """The momenta of one site on a grid, and averages over their law exp(-K/tau)."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        numbers: Mapping[Symbol, float],
-        p: Block,
-        slope: Expr,
-        drift: Expr,
-        noise: Expr,
-        means: Mapping[Symbol, float],
-    ):
+    recipe: Recipe
+    numbers: Mapping[Symbol, float]
+    p: Block
+    slope: Expr
+    drift: Expr
+    noise: Expr
+    means: Mapping[Symbol, float]
+
+    def __post_init__(self) -> None:
         import numpy as np
 
-        self.recipe = recipe
-        self.numbers = numbers
-        self.temperature = numbers[T]
-        self.p = p
-        self.means = means
-        self.drift = drift
-        self.noise = noise
-        self.virial = p * slope
-        of_p = lambdify(p, slope, "numpy")
+        self.temperature = self.numbers[T]
+        of_p = lambdify(self.p, self.slope, "numpy")
         far = 1.0
         while not 0.5 * far * float(of_p(far)) > STEEPEST * self.temperature and far < 1e30:
             far *= 2
@@ -171,7 +165,7 @@ class _Momenta:
         if xi not in self.means or not drift.free_symbols <= {self.p, *self.means}:
             return None
         tau = self.temperature
-        first = self.virial.diff(self.p)
+        first = (self.p * self.slope).diff(self.p)
         energy = self.drift * first + tau * self.noise * first.diff(self.p)
         steps = (SMALL * tau, 0.0), (0.0, SMALL * max(abs(self.means[xi]), 1e-3))
         matrix = [[self._slope(e, xi, *step) for step in steps] for e in (energy, drift)]

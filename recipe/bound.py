@@ -1,6 +1,7 @@
 """Functions of sites computed outside of sympy, such as networks, and their derivatives in formulas."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from sympy import Derivative, Expr, Function, Symbol
@@ -45,15 +46,15 @@ class Bound(Function):
         return body if exp is None else rf"\left({body}\right)^{{{exp}}}"
 
 
+@dataclass(eq=False)
 class Family:
     """A function of sites and its derivatives: `compute(orders, *values)` evaluates one, with orders by argument."""
 
-    def __init__(self, name: str, arity: int, compute: Callable, *, is_positive: bool = False) -> None:
-        self.name = name
-        self.arity = arity
-        self.compute = compute
-        self.is_positive = is_positive
-        self.members: dict[tuple[int, ...], type[Bound]] = {}
+    name: str
+    arity: int
+    compute: Callable
+    is_positive: bool = False
+    members: dict[tuple[int, ...], type[Bound]] = field(default_factory=dict)
 
     def of(self, orders: tuple[int, ...]) -> type[Bound]:
         """The class of the derivative of given orders, cached."""
