@@ -172,11 +172,9 @@ class _At(TypedDict, total=False):
     first_chain: int
 
 
-class _AtPlaces(TypedDict, total=False):
-    """Where numbers are drawn: on which device, from which chain on, and at which sites."""
+class _AtPlaces(_At, total=False):
+    """Where numbers are drawn, and at which sites."""
 
-    device: Device
-    first_chain: int
     places: Places | None
 
 

@@ -125,22 +125,18 @@ def addresses(where: str, tensors: Iterable[torch.Tensor]) -> list[int]:
     return [address(where, t) for t in tensors]
 
 
-class Alike:
-    """Comparison of tensors with given ones: class, dtype, device, layout, shape, strides and lazy bits.
+def comparison(tensors: Sequence[torch.Tensor]) -> Callable[[Sequence[torch.Tensor | None]], bool]:
+    """A function that compares tensors with given ones: class, dtype, device, layout, shape, strides and lazy bits.
 
     One fast call compares hundreds of tensors, as every step of an optimizer does.
 
-    >>> alike = Alike([torch.zeros(3, 2)])
+    >>> alike = comparison([torch.zeros(3, 2)])
     >>> [alike([t]) for t in (torch.ones(3, 2), torch.ones(2, 3).T, torch._neg_view(torch.ones(3, 2)), None)]
     [True, False, False, False]
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]):
-        self._look = _guard(tensors) or _forms_are(tensors)
-
-    def __call__(self, tensors: Sequence[torch.Tensor | None]) -> bool:
-        """Whether the tensors have the forms of the given ones, in order."""
-        return self._look(*tensors)
+    look = _guard(tensors) or _forms_are(tensors)
+    return lambda others: look(*others)
 
 
 def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:

@@ -11,7 +11,7 @@ import torch
 
 from integrators import noise, operator_checks, operators, streams
 from integrators.kernels import gpu
-from integrators.kernels.addresses import Alike, starts
+from integrators.kernels.addresses import comparison, starts
 from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.relaxation import relaxation_steps
 from integrators.step import Step
@@ -80,8 +80,8 @@ class Known:
         self.copies = copies
         self.sites = sites
         self.starts = starts(params)
-        self.as_params = Alike(params)
-        self.as_gradients = Alike([p.detach() for p in params])
+        self.as_params = comparison(params)
+        self.as_gradients = comparison([p.detach() for p in params])
         near = [(p.numel(), k) for k, p in enumerate(params) if p.numel() and is_near(p)]
         self.shortest = min(near)[1] if near else None  # a look at a gradient on a GPU would wait for the device
 
