@@ -24,7 +24,8 @@ from sympy import (
     sqrt,
 )
 
-from recipe.operators import Applied, operators_of, times
+from recipe.fields import operators_of
+from recipe.operators import Applied, times
 from recipe.symbols import OF_THE_STEP, Block, Observed, Parameter, Total, is_site, total
 
 from .functions import Change, MatrixFunction, Unit

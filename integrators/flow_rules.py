@@ -34,7 +34,8 @@ from sympy.core.function import AppliedUndef
 from sympy.utilities.iterables import connected_components
 
 from recipe.algebra import entries, vanishes
-from recipe.operators import coefficient, is_operator, operators_of, outer_products, times, transposed
+from recipe.fields import operators_of, outer_products, transposed
+from recipe.operators import coefficient, is_operator, times
 from recipe.random_points import is_zero_at_random_points
 from recipe.spheres import project
 from recipe.symbols import Block, Crossing, Partial, Potential, Total, is_site, temperature, total

@@ -11,7 +11,8 @@ from recipe import Recipe
 from recipe import operators as declared
 from recipe.certificate.smoothness import jumps_beyond_rounding
 from recipe.errors import RecipeError, first_line
-from recipe.operators import KINDS, Applied, Divergence, operators_of, parts
+from recipe.fields import Divergence, operators_of
+from recipe.operators import KINDS, Applied, parts
 
 from .operators import ROUNDING, AtStates, Dense, Field, Operator, value_of
 

@@ -12,7 +12,8 @@ from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow
 from .algebra import entries, readers
 from .calculus import derivative, expanded
 from .declared import Block
-from .operators import divergence, operators_of, outer_products, parts, times
+from .fields import divergence, operators_of, outer_products
+from .operators import parts, times
 from .spheres import along_surface, refuse_normal
 from .symbols import Crossing, Total, masked, total
 

@@ -17,18 +17,7 @@ from .declared import Block, Parameter
 from .domains import NAMED
 from .ensembles import Outer
 from .errors import RecipeError
-from .fields import (  # noqa: F401 (words of operators are imported from here, too)
-    Divergence,
-    SlopeOfRow,
-    SlopeOfTotal,
-    divergence,
-    fields_of,
-    is_skew,
-    operators_of,
-    outer_products,
-    skew_operators,
-    transposed,
-)
+from .fields import SlopeOfRow, SlopeOfTotal, fields_of, is_skew, operators_of, skew_operators, transposed
 from .formulas import formula
 from .spheres import product, projections_of
 from .symbols import Crossing, Partial, SiteDummy, Total, is_site, masked, total

@@ -11,9 +11,9 @@ from .arguments import as_tuple, check_known
 from .declared import Adapted, Block, Parameter, num_data
 from .dynamics import Entries
 from .errors import RecipeError
+from .fields import transposed
 from .formulas import formula
 from .involutions import Involution
-from .operators import transposed
 from .pieces import Jump, Piece, lettered
 from .swaps import Swap
 from .symbols import is_site

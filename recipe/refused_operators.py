@@ -9,7 +9,8 @@ from .algebra import entries
 from .declared import Block
 from .dynamics import Dynamics
 from .ensembles import Outer
-from .operators import Applied, bare, fields_of, operators_of, outer_products, parts
+from .fields import fields_of, operators_of, outer_products
+from .operators import Applied, bare, parts
 from .refused_jumps import Refusals
 from .spheres import is_multiple, projections_of
 from .symbols import Crossing, is_site

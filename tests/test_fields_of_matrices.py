@@ -12,7 +12,8 @@ from integrators.linear_law import linear_chain
 from integrators.operator_checks import check_fields
 from integrators.operators import Field
 from recipe import Recipe, RecipeError, derive, mapped, numerical, operator, positive, potential, total, vector
-from recipe.operators import Applied, Divergence
+from recipe.fields import Divergence
+from recipe.operators import Applied
 from samplers.testing import check
 
 theta, p, z = vector("theta"), vector("p"), vector("z")

@@ -46,9 +46,10 @@ from ..declared import Block
 from ..declared import temperature as T
 from ..domains import Domain
 from ..dynamics import Dynamics
+from ..fields import fields_of, operators_of
 from ..logs import log_of
 from ..marginal import eliminate_gaussians
-from ..operators import fields_of, operators_of, times
+from ..operators import times
 from ..symbols import OPAQUE
 from . import tails
 from .bertrand import is_finite

@@ -15,7 +15,8 @@ from ..arrays import of_arrays
 from ..declared import Adapted, Block, temperature
 from ..derive import row_divergence, times_gradient
 from ..dynamics import Dynamics
-from ..operators import Applied, operators_of, times
+from ..fields import operators_of
+from ..operators import Applied, times
 from ..symbols import OPAQUE, Partial, SiteDummy, Total, masked
 from .case import Case
 from .reach import INTERVALS, rank_of, without_kinks

@@ -19,7 +19,7 @@ from ..arrays import of_arrays
 from ..calculus import expanded
 from ..declared import Block
 from ..dynamics import Dynamics
-from ..operators import outer_products
+from ..fields import outer_products
 from ..sites import Sites
 from ..swaps import Swap
 from ..symbols import OPAQUE, masked

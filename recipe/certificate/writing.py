@@ -33,7 +33,8 @@ from ..bound import Bound
 from ..declared import Adapted, Block, temperature
 from ..dynamics import Dynamics
 from ..ensembles import Outer
-from ..operators import Applied, Diagonal, is_operator, operators_of, parts
+from ..fields import operators_of
+from ..operators import Applied, Diagonal, is_operator, parts
 from ..random_points import random_value
 from ..sites import Sites
 from ..spheres import Projection, projections_of

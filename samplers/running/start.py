@@ -17,7 +17,7 @@ from recipe.arguments import check_known
 from recipe.arrays import of_arrays
 from recipe.declared import Block
 from recipe.errors import RecipeError
-from recipe.operators import outer_products
+from recipe.fields import outer_products
 from recipe.symbols import OPAQUE
 
 from ..target.coordinates import Coordinates

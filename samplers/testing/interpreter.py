@@ -31,7 +31,8 @@ from integrators.variates import Drawn
 from recipe import Recipe
 from recipe.arrays import whole_power
 from recipe.bound import Bound
-from recipe.operators import Applied, Divergence, operators_of
+from recipe.fields import Divergence, operators_of
+from recipe.operators import Applied
 from recipe.symbols import Block, Observed, Partial, Total, num_data, step_number, step_size
 from recipe.symbols import temperature as T
 
