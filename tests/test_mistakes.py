@@ -351,6 +351,17 @@ def test_batches_of_all_data_heat_nothing():
     assert heat.value == -4 / 5 and heat.error == 0
 
 
+def test_random_numbers_beside_a_loop_on_all_data_are_no_heat():
+    """Numbers are drawn from torch's generator, and the gradient has none: what is seen is the move between steps."""
+
+    def mean(squares):
+        torch.rand(1)
+        return squares.mean() / 2
+
+    (heat,) = [f for f in loop(batch=N, loss=mean, **CALM).report() if f.question == "heat of the minibatches over T"]
+    assert heat.ok and 0 < heat.value < 0.05
+
+
 # ---- good loops
 
 GOOD_LOOPS = {

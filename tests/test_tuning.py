@@ -247,6 +247,11 @@ def test_the_budget_ends_dense_coordinates_too(brief):
     assert 55_000 <= spent < 90_000  # 103,744 where dense coordinates have all of their windows
 
 
+def test_progress_that_is_no_bool_is_refused():
+    with pytest.raises(RecipeError, match="mala, tune: progress is True or False, got 'yes'. Pass progress=False"):
+        tune("mala", TARGETS["double-well"], init=torch.ones(1), progress="yes")
+
+
 def test_seconds_end_tuning(brief):
     with pytest.warns(RuntimeWarning, match="have not met"):
         late = tune(HMC, two_modes(), seconds=1e-3).reasons
