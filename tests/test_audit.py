@@ -5,6 +5,7 @@ import math
 import re
 import signal
 from collections import Counter
+from contextlib import nullcontext
 from functools import cache
 from itertools import count, product
 from pathlib import Path
@@ -384,6 +385,28 @@ def test_the_global_generators_are_restored_and_their_use_is_noted():
     assert result.ok and result.findings[0].startswith("not reproducible")
     assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == np.random.get_state()[1]).all()
     assert str(result).split("\n")[:-1] == str(audit(careless, **small, alpha=1e-9)).split("\n")[:-1]
+
+
+def metropolis(potential, init, *, steps, step_size, temperature, seed):
+    """A random walk in double precision, accepted by its energy: no gradient."""
+    generator, x, sd = torch.Generator().manual_seed(seed), init.double(), (2 * step_size * temperature) ** 0.5
+    for _ in range(steps):
+        y = x + sd * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        fall = (potential(x) - potential(y)) / temperature
+        x = torch.where((torch.rand(len(x), generator=generator).log() < fall)[:, None], y, x)
+    return x
+
+
+@pytest.mark.parametrize("within, around", [(torch.inference_mode, nullcontext), (nullcontext, torch.no_grad)])
+def test_code_without_gradients_is_audited(within, around):
+    """In inference mode itself, or where an import has turned gradients off."""
+
+    def run(potential, init, **options):
+        with within():
+            return metropolis(potential, init, **options)
+
+    with around():
+        assert audit(run, **SMALL | dict(chains=400), exact=True, alpha=1e-9).ok
 
 
 def bad(answer):

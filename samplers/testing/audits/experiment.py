@@ -253,7 +253,8 @@ def _checked(theta, init, where):
         raise RecipeError(where, what, do="Return theta, (chains, dim), or all draws, (chains, steps, dim).")
     if not theta.is_floating_point():
         raise RecipeError(where, f"it returned {theta.dtype}", do="Return real numbers.")
-    return theta.detach().cpu()
+    with torch.inference_mode(False):
+        return theta.detach().cpu().clone()  # of draws in inference mode no gradient could be taken
 
 
 def _lost(law, T, theta):

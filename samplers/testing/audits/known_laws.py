@@ -54,8 +54,9 @@ class Law:
     def statistics(self, theta: torch.Tensor, T: float) -> np.ndarray:
         """One row per chain: y, y^2, |y| < 1, y_i y_(i+1), theta^2 over its mean, theta . grad U / (dim T)."""
         mean, sd, *_ = self.moments(T)
-        theta = theta.detach().double().requires_grad_()
-        (force,) = torch.autograd.grad(self.potential(theta).sum(), theta)
+        with torch.inference_mode(False), torch.enable_grad():  # a black box may have turned gradients off
+            theta = theta.detach().double().requires_grad_()
+            (force,) = torch.autograd.grad(self.potential(theta).sum(), theta)
         x = theta.detach().numpy()
         y = (x - mean) / sd
         return np.column_stack(
