@@ -501,6 +501,7 @@ def test_one_audit_of_the_right_example_is_a_table_and_json(monkeypatch, capsys)
     assert cli.main(["audit", f"{EXAMPLES / 'audited_right.py'}:langevin", *SHORT]) == 0
     text = capsys.readouterr().out.splitlines()
     assert text[0] == "audit of langevin: unbiased"
+    assert re.search(r"on the gaussian, T = 0\.5, by its response to noise, \S+% off as h -> 0", text[1]), text[1]
     rows = [line for line in text if line.startswith(("  gaussian", "  quartic", "  double well"))]
     assert len(rows) == 18 and rows[0].split()[:4] == ["gaussian", "3", "0.5", "0.25"]
     assert in_json(capsys, "audited_right.py", "langevin", 0)["verdict"] == "unbiased"

@@ -168,7 +168,7 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
     text = f"{RESOLUTION} {at_h:.1%} off at h, or {limit:.1%} off as h -> 0"
     if responses:
         exactly = experiment.threshold * max(b.limit_error for b in responses if b.label == "temperature")
-        text += f"; on the {LAWS[0].name}, by its response to noise, {exactly:.2%} off as h -> 0"
+        text += f"; on the {responses[0].subject}, {exactly:.2%} off as h -> 0"
     experiment.findings.append(text)
 
 
