@@ -102,7 +102,7 @@ def unused(name: str, taken: Collection[str]) -> str:
 def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]:
     """Statements of totals, draws, observations and matrices, innermost first, and the updates in terms of these."""
     statements: list[Statement] = []
-    systems: dict[tuple, dict[MatrixFunction, Local]] = {}
+    solutions: dict[MatrixFunction, Local] = {}
 
     def name(e: Expr, extract: Extraction) -> Expr:
         match e:
@@ -129,13 +129,12 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
         return own
 
     def solved(e: MatrixFunction, extract: Extraction) -> Local:
-        key = type(e), e.system
-        if key not in systems:
+        if e not in solutions:
             inside = tuple(map(extract, e.system))
-            systems[key] = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
-            entries = tuple(x.func(*x.args[:3], *inside) for x in e.siblings)
-            statements.append(Solve(tuple(systems[key].values()), entries))
-        return systems[key][e]
+            together = {x: Local(names.fresh(f"{x.part}_"), is_site(e)) for x in e.siblings}
+            statements.append(Solve((*together.values(),), tuple(x.func(*x.args[:3], *inside) for x in together)))
+            solutions.update(together)
+        return solutions[e]
 
     extract = Extraction(name, Total, MatrixFunction, Drawn, Observed, Unit)
     return statements, {b: extract(e) for b, e in updates.items()}
@@ -187,7 +186,7 @@ class Constants:
         self.scope = scope
         self.statements: list[Let | Solve] = []
         self._names: dict[Expr, Local] = {}
-        self._systems: dict[tuple, dict[MatrixFunction, Local]] = {}
+        self._solutions: dict[MatrixFunction, Local] = {}
 
     def hoist(self, block: Block, update: Expr) -> Expr:
         """The update of a block with its constants replaced by names."""
@@ -249,13 +248,13 @@ class Constants:
 
     def _entry(self, e: MatrixFunction) -> Local:
         """The name of an entry of matrices; all entries of a system are computed together."""
-        key = type(e), e.system
-        if key not in self._systems:
-            run = f"{len(self._systems) + 1}" if self._systems else ""
-            names = {x: Local(f"{x.part}{run}_{x.row}{x.column}", is_site(e), constant=True) for x in e.siblings}
-            self._systems[key] = names
+        if e not in self._solutions:
+            before = sum(isinstance(s, Solve) for s in self.statements)
+            stem = f"{before + 1}_" if before else "_"
+            names = {x: Local(f"{x.part}{stem}{x.row}{x.column}", is_site(e), constant=True) for x in e.siblings}
             self.statements.append(Solve(tuple(names.values()), e.siblings))
-        return self._systems[key][e]
+            self._solutions |= names
+        return self._solutions[e]
 
 
 def _role(block: Block, term: Expr) -> str:
