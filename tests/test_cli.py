@@ -414,7 +414,7 @@ def test_a_run_has_one_count_of_diagnostics_in_json(answer):
 def test_an_exception_of_an_energy_names_its_line(refusal, mine):
     line = MINE[: MINE.index("torch.ones(7)")].count("\n") + 1
     message = refusal("sample", f"{mine}:Mine", "--energy", f"{mine}:broken", "--init", "0,0", *SHORT)
-    assert message.startswith(f"recipe: {mine}, line {line}: RuntimeError: ")
+    assert message.startswith(f"recipe: {mine}, line {line}: RuntimeError: ") and "Give init" in message
 
 
 @pytest.mark.filterwarnings("always::RuntimeWarning")

@@ -99,6 +99,11 @@ def run_file(file: str) -> dict[str, Any]:
     return vars(module)
 
 
+def _lines(error: BaseException, file: str | None) -> list[int | None]:
+    """The lines of a file that an error came through."""
+    return [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+
+
 @contextmanager
 def blaming(file: str | None, *, wholly: bool = False) -> Iterator[None]:
     """Turns an error raised by a line of the user's file into a RecipeError that names the line.
@@ -109,11 +114,13 @@ def blaming(file: str | None, *, wholly: bool = False) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    except BaseException as raised:
+        error, lines, do = raised, _lines(raised, file), ""
+        if isinstance(raised, RecipeError) and raised.__cause__ is not None and _lines(raised.__cause__, file):
+            error, lines, do = raised.__cause__, _lines(raised.__cause__, file), raised.do  # of a function of the file
         if not lines and isinstance(error, SyntaxError):
             lines = [error.lineno or 1]
         if not lines and not wholly:
             raise
         where = f"{file}, line {lines[-1] or 1}" if lines else str(file)
-        raise RecipeError(where, f"{type(error).__name__}: {error}".rstrip(".: ")) from error
+        raise RecipeError(where, f"{type(error).__name__}: {error}".rstrip(".: "), do=do) from error
