@@ -1,7 +1,7 @@
 """Certificates of laws that look right where one looks first: narrow terms, still regions, more sites, far edges."""
 
 import pytest
-from sympy import Abs, Max, Rational, exp, log, sqrt
+from sympy import Abs, Matrix, Max, Rational, cos, exp, log, sin, sqrt
 
 from recipe import Recipe, adapted, flip, potential, recover, refresh, scalar, total, vector
 
@@ -252,3 +252,35 @@ def test_a_claim_that_forgets_an_adapted_quantity_is_given_it():
 def test_an_answer_of_a_D_that_couples_sites_names_their_numbers():
     recipe = on_sites(total(theta**2) / 2, 3 - total(theta / sqrt(1 + theta**2)) / 4)
     assert "states of 2, 3, 5 sites" in recipe.check(sites=5)["definite"].answer
+
+
+WORDS = {  # recipe, question, what its answer says
+    "the wall in the middle of the law": (
+        lambda: plane(Matrix([[cos(x) ** 2, cos(x) * sin(x)], [cos(x) * sin(x), sin(x) ** 2]]), 0),
+        "reached",
+        "no chain passes x = -1.5708",
+    ),
+    "an end that a speed leads to": (
+        lambda: Recipe(name="out", state=(g, v), target=g, H=g + v**2 / 2, D={v: 1}, Q={(g, v): -1}),
+        "boundary",
+        "g reaches 0, and leaves: its speed",
+    ),
+    "an end that noise leads to": (
+        lambda: half_plane(noise=1),
+        "boundary",
+        "g reaches 0, and leaves: Feller's integral",
+    ),
+    "a law of so many sites": (
+        lambda: on_sites(total(theta**2) / 2 - log(1 + total(theta) ** 2)),
+        "normalisable",
+        "theta by its tails, of 2 sites",
+    ),
+    "a law of any number of sites": (lambda: on_sites(total(theta**4)), "normalisable", "theta by its tails"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_answer_says_where_and_why(name):
+    declared, question, words = WORDS[name]
+    answer = declared().check()[question].answer
+    assert answer.startswith(words) and ("sites" in words) == ("sites" in answer)

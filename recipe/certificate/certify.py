@@ -200,8 +200,12 @@ def boundary(case: Case) -> Answer:
         elif end.is_still:
             touched.append(f"{end.block} touches {end.at:g}, where D vanishes and turns it back")
         else:
-            answer = f"{end.coordinate} reaches {end.at:g}, and leaves: Feller's integral of exp(H)/D converges there"
-            return question, answer, "failed"
+            cause = (
+                "Feller's integral of exp(H)/D converges"
+                if end.has_noise
+                else "its speed without noise does not vanish"
+            )
+            return question, f"{end.coordinate} reaches {end.at:g}, and leaves: {cause} there", "failed"
     for end in ends.ends_passed(case.of_run):
         if end.block not in recipe.reflected:
             return question, f"Q carries {end.coordinate} through {end.at:g}, where exp(-H) does not vanish", "failed"

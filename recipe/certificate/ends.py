@@ -83,6 +83,7 @@ class End:
     block: Block
     at: float
     is_still: bool = False  # whether D vanishes there, so that no mass leaves
+    has_noise: bool = True
 
 
 def reached_ends(explicit: Explicit) -> list[End]:
@@ -91,8 +92,10 @@ def reached_ends(explicit: Explicit) -> list[End]:
     for line in explicit.sheaves():
         for at, inside in line.block.domain.ends:
             reaches = is_reached(line, at, inside)
-            still = {bool(x) for x in (has_noise(line) & (noise_at(line, at, inside) == 0))[reaches]}
-            reached += [End(str(line.z), line.block, at, is_still) for is_still in still]
+            noisy = has_noise(line)
+            still = noisy & (noise_at(line, at, inside) == 0)
+            kinds = {(bool(a), bool(b)) for a, b in zip(still[reaches], noisy[reaches], strict=True)}
+            reached += [End(str(line.z), line.block, at, *kind) for kind in sorted(kinds)]
     return reached
 
 
@@ -168,9 +171,10 @@ def _falls(L: np.ndarray) -> bool:
 
 
 def walls(explicit: Explicit, jumping: Collection[Block] = ()) -> list[End]:
-    """Points inside of a domain that no chain reaches from either side, at any state of the other coordinates.
+    """Points inside of a domain that no chain reaches from either side, those in the middle of the law first.
 
-    A circle has walls if there are two: a chain goes around a single one. A block that is `jumping` has none.
+    They are such at any state of the other coordinates. A circle has walls if there are two: a chain goes around a
+    single one. A block that is `jumping` has none.
     """
     infinite = may_make_infinite(explicit.H)
     D = explicit.D.diagonal()
@@ -186,7 +190,9 @@ def walls(explicit: Explicit, jumping: Collection[Block] = ()) -> list[End]:
         others = [line for line in explicit.lines(MORE_STATES, varying) if has_noise(line)]
         closed = [end for end in closed if all(is_wall(x, end.at) for x in others if str(x.z) == end.coordinate)]
     of_coordinate = Counter(end.coordinate for end in closed)
-    return [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
+    closed = [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
+    middle = dict(zip(map(str, explicit.coordinates), np.median(explicit.bulk, axis=1), strict=True))
+    return sorted(closed, key=lambda end: abs(end.at - middle[end.coordinate]))
 
 
 def is_integrable(recipe: Dynamics) -> bool:

@@ -23,7 +23,7 @@ from ..random_points import random_value
 from ..results import VERDICTS, Finding
 from ..symbols import OPAQUE, Potential, Total, masked, total
 from . import ends, surfaces, tails
-from .case import STATES, Answer, Case
+from .case import STATES, Answer, Case, couples_sites
 from .definite import least_value
 from .explicit import Explicit
 
@@ -75,7 +75,9 @@ def _normalisable(case: Case) -> Answer:
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
     laws += [f"{b} on a sphere, of finite area" for b in round_ones]
     signed &= not rest.has(*round_ones)
-    proper = ", ".join(laws + [f"{b} by its tails" for b in others]), "proved" if signed and not others else "checked"
+    tails_of = [f"{b} by its tails" for b in others]
+    of_sites = f", of {case.sites} sites" if others and couples_sites(recipe) else ""
+    proper = ", ".join(laws + tails_of) + of_sites, "proved" if signed and not others else "checked"
     answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or _pole(case) or proper
     if weighs_U:
         answer += ", for a U that grows as a square"
