@@ -7,7 +7,7 @@ the sites appears where a row of a scalar block meets a vector block.
 
 from functools import lru_cache
 
-from sympy import Add, Dummy, Expr, Function, ImmutableMatrix, Pow
+from sympy import Abs, Add, Dummy, Expr, Function, Heaviside, ImmutableMatrix, Max, Min, Pow, sign
 
 from .algebra import entries, readers
 from .calculus import derivative, expanded
@@ -91,10 +91,27 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
 
     F and the arguments are as in `circulation`.
     """
-    F = circulation(drift, H, D, state)
-    slopes = gradient(H, state)
+    H = by_moduli(H)
+    F = circulation(drift.applyfunc(by_moduli), H, D.applyfunc(by_moduli), state).applyfunc(by_moduli)
+    slopes = tuple(map(by_moduli, gradient(H, state)))
     rows = [expanded(f * slope - _own_slope(f, block)) for f, block, slope in zip(F, state, slopes, strict=True)]
-    return expanded(Add(*(total(row) if block.is_vector else row for row, block in zip(rows, state))))
+    return expanded(Add(*(Total(row) if block.is_vector else row for row, block in zip(rows, state))))
+
+
+def by_moduli(e: Expr) -> Expr:
+    """The formula with maxima, minima and steps as |x| and sign(x), whose derivatives cancel at a kink as elsewhere.
+
+    >>> from recipe import scalar
+    >>> from sympy import Max
+    >>> x, y = scalar("x"), scalar("y")
+    >>> by_moduli(Max(x, y))
+    x/2 + y/2 + Abs(x - y)/2
+    """
+    if not e.has(Max, Min, Heaviside, sign):
+        return e
+    e = e.replace(lambda x: isinstance(x, Max | Min), lambda x: x.rewrite(Abs))
+    e = e.replace(Heaviside, lambda x, *_: (1 + sign(x)) / 2)
+    return e.replace(sign, lambda x: -sign(-x) if x.could_extract_minus_sign() else sign(x))
 
 
 def _own_slope(f: Expr, block: Block) -> Expr:

@@ -1,11 +1,11 @@
 """Formulas of a recipe and their consequences: the roles of the blocks, Gamma, the drift, the residual."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, cast
 
-from sympy import Add, Expr, ImmutableMatrix, S, Symbol, expand_log, log
+from sympy import Add, Expr, ImmutableMatrix, Max, Min, S, Symbol, expand_log, log
 from sympy.core.relational import Relational
 
 from . import derive
@@ -270,6 +270,15 @@ class Dynamics:
         """-(D+Q) grad H + T Gamma + transport, with T the symbol of the temperature."""
         return (self.drift + (temperature - 1) * self.gamma).applyfunc(derive.terms)
 
+    @cached_property
+    def by_moduli(self) -> "Dynamics":
+        """The same dynamics with maxima and minima in H, D and Q as absolute values."""
+        if not any(e.has(Max, Min) for e in (self.H, *self.D, *self.Q)):
+            return self
+        matrices = {"D": self.D.applyfunc(derive.by_moduli), "Q": self.Q.applyfunc(derive.by_moduli)}
+        own = {f.name: getattr(self, f.name) for f in fields(Dynamics)}
+        return Dynamics(**own | matrices | {"H": derive.by_moduli(self.H)})
+
     @property
     def involutions(self) -> tuple[Involution, ...]:
         """The jumps that are involutions."""
@@ -298,5 +307,6 @@ class Dynamics:
 
         It is 0 for a recipe whose involutions balance its transport.
         """
-        rest = derive.residual(self.drift, self.H, self.D, self.state) + self.gain
+        own = self.by_moduli
+        rest = derive.residual(own.drift, own.H, own.D, own.state) + self.gain
         return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest

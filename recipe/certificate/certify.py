@@ -155,15 +155,15 @@ def definite(case: Case) -> Answer:
 def stationary(case: Case) -> Answer:
     """Whether the Fokker-Planck residual vanishes."""
     question = "exp(-H) is stationary"
-    recipe = case.recipe
+    recipe = case.recipe.by_moduli
     if case.still:
         rows = [i for i, b in enumerate(case.declared.state) if b not in case.still]
-        drift = case.declared.tempered_drift.extract(rows, [0])
-        rest = residual(drift, recipe.H / T, T * recipe.D, recipe.state) + recipe.gain / T
+        drift = case.declared.by_moduli.tempered_drift.extract(rows, [0])
+        rest = residual(drift, recipe.H / T, T * recipe.D, recipe.state) + case.recipe.gain / T
         held = "is" if len(case.still) == 1 else "are"
         question = f"exp(-H) is stationary while {', '.join(map(str, case.still))} {held} held still"
     else:
-        rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state) + recipe.gain
+        rest = residual(recipe.drift, recipe.H, recipe.D, recipe.state) + case.recipe.gain
     known = vanishes(rest)
     answer = {"symbolic": "identically 0", "numeric": "0 at random states"}.get(known or "", rest)
     return question, f"Fokker-Planck residual {answer}", GRADES[known]
