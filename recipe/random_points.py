@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import mpmath
-from sympy import Expr, Float, Function, Piecewise
+from sympy import Abs, Expr, Float, Function, Heaviside, Max, Min, Piecewise, sign
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanFunction
 
@@ -14,7 +14,10 @@ from .symbols import OPAQUE, Total, is_site
 
 SITES = (2, 3, 5)  # numbers of sites of the chains, in turn
 SCALES = (1.0, 0.1, 3.0, 0.01)  # of values without ends, in turn: a formula may be 0 but for rounding far from 0
+FAR = (30.0, 300.0)  # further scales for formulas with kinks, which may be 0 on one side alone
 POINTS = 12  # number of points for formulas with functions; rational ones have one for each of SITES
+POINTS_FAR = 16  # number of further points for formulas with kinks
+KINKS = (Abs, Max, Min, Heaviside, sign, Piecewise)
 DIGITS = 50
 ROUNDED = 1e-30  # largest value, relative to what cancels in it, that counts as 0
 ROUNDED_OF_FLOATS = 1e-12  # the same for formulas with floats
@@ -47,6 +50,7 @@ def is_zero_at_random_points(expression: Expr) -> bool:
     [True, False, False]
     """
     points = POINTS if expression.has(Function, Piecewise) else len(SITES)
+    points = POINTS + POINTS_FAR if expression.has(*KINKS) else points
     rounded = ROUNDED_OF_FLOATS if expression.has(Float) else ROUNDED
     with mpmath.workdps(DIGITS):
         for k in range(points):
@@ -65,7 +69,7 @@ class _Chain:
     def __init__(self, number: int):
         self.number = number
         self.sites = SITES[number % len(SITES)]
-        self.scale = SCALES[number % len(SCALES)]
+        self.scale = SCALES[number % len(SCALES)] if number < POINTS else FAR[number % len(FAR)]
         self.known: dict[tuple[Any, int | None], Value] = {}
         self.names: dict[str, int] = {}  # symbols of one name, such as dummies, are drawn apart
 

@@ -4,7 +4,7 @@ import pytest
 from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import Abs, Heaviside, ImmutableMatrix, Matrix, Max, asinh, cos, exp, expand, log, sign, sin, sqrt
+from sympy import Abs, Heaviside, ImmutableMatrix, Matrix, Max, Min, asinh, cos, exp, expand, log, sign, sin, sqrt
 from wrong_drifts import (
     WRONG,
     A,
@@ -181,6 +181,33 @@ def test_a_kink_of_the_energy_is_no_obstacle(name):
     H, slope = KINKS[name]
     assert str(recover((x, y), H, {x: y, y: -slope - y}, {y: 1}).Q) == "Matrix([[0, -1], [1, 0]])"
     assert not recover((x, y), H, {x: y, y: -2 * slope - y}, {y: 1}).ok
+
+
+FAR_AWAY = {  # drifts that are right but beyond a kink in the tail
+    "reversible": ((x,), x**2 / 2, [-x - Max(0, x - 10)]),
+    "with a curl": ((x, y), (x**2 + y**2) / 2, [y, -x - y - Max(0, x - 20)]),
+}
+
+
+@pytest.mark.parametrize("name", FAR_AWAY)
+def test_a_drift_that_is_wrong_beyond_a_far_kink_has_no_Q(name):
+    state, H, drift = FAR_AWAY[name]
+    assert recover(state, H, drift, {state[-1]: 1}).how == "not stationary"
+
+
+COUPLED_KINKS = {
+    "of two": Max(x, y) ** 2 + x**2 + y**2,
+    "of two, within an Abs": Abs(x - y) + x**2 + y**2,
+    "of opposite order": Max(x - y, 0) - 2 * Min(y - x, 0) + x**2 + y**2,
+}
+
+
+@pytest.mark.parametrize("name", COUPLED_KINKS)
+def test_a_kink_that_couples_blocks_is_no_obstacle(name):
+    R = recipe("kinked", (x, y), COUPLED_KINKS[name], {x: 1, y: 1}, {(x, y): 1}, target=(x, y))
+    assert R.check()["stationary"].verdict == "proved"
+    assert same(recovered(R).Q, R.Q)
+    assert recover(R.state, R.H, [2 * e for e in R.drift], R.D).how == "not stationary"
 
 
 J, M = operator("J", kind="skew"), operator("M")
