@@ -2,13 +2,15 @@
 
 import json
 import math
+import random
 import re
 import signal
 from collections import Counter
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from itertools import count, product
 from pathlib import Path
+from unittest.mock import Mock
 
 import false_alarms
 import numpy as np
@@ -46,8 +48,10 @@ from samplers import cli
 from samplers.cli import lookup
 from samplers.testing import audits
 from samplers.testing.audits import VERDICTS, audit
+from samplers.testing.audits.experiment import Experiment
 from samplers.testing.audits.judgement import extrapolated
 from samplers.testing.audits.known_laws import LAWS
+from samplers.testing.audits.response import Unseen, responses
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = dict(chains=2500, time=4.0, progress=False)  # alpha: 1e-4, and less where the sampler is right
@@ -360,6 +364,45 @@ def test_limits_are_exact_to_second_order_and_vanishing_biases_score_nothing():
         for c in (-0.3, 0.3):
             assert extrapolated("", "", c * h**p, covariance).left < 1
     assert extrapolated("", "", 0.1 * h / (1 - 0.8 * h), covariance).left == 0  # near the edge of stability
+
+
+def of_step_sizes(uniform):
+    """A right sampler: Langevin with step sizes between h/2 and 3h/2 by `uniform(seed)()`, the same for all chains."""
+
+    def run(potential, init, *, steps, step_size, temperature, seed):
+        generator, draw, x = torch.Generator().manual_seed(seed), uniform(seed), init
+        for _ in range(steps):
+            h = step_size * (0.5 + draw())
+            noise = torch.randn(x.shape, generator=generator)
+            x = x - h * gradient(potential, x) + (2 * h * temperature) ** 0.5 * noise
+        return x
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "uniform, reason",
+    [
+        (lambda seed: np.random.default_rng(seed).random, "it draws by random of numpy"),
+        (lambda seed: partial(np.random.default_rng(seed).choice, [0.2, 0.8]), "it draws by choice of numpy"),
+        (lambda seed: np.random.Generator(np.random.PCG64(seed)).random, "the same for every seed"),
+        (lambda seed: np.random.RandomState(seed).random_sample, "the same for every seed"),
+        (lambda seed: np.random.random_sample, "the same for every seed"),
+        (lambda seed: random.Random(seed).random, "the same for every seed"),
+        (lambda seed: lambda: torch.rand(()).item(), "it draws by rand of torch"),
+    ],
+)
+def test_the_response_to_noise_is_left_out_where_other_numbers_are_drawn(uniform, reason):
+    experiment = Experiment(of_step_sizes(uniform), "", 0.1, 4.0, 400, (0.5, 1.5), 1e-4, 0, None, False, bar=Mock())
+    experiment.bar.total = 0
+    with pytest.raises(Unseen, match=reason):
+        responses(experiment)
+
+
+def test_an_audit_says_why_the_response_to_noise_is_not_known():
+    run = of_step_sizes(lambda seed: np.random.default_rng(seed).random)
+    result = audit(run, **SMALL | dict(chains=400, alpha=1e-9))
+    assert result.ok and "is not known, since it draws by random of numpy" in result.findings[-1], str(result)
 
 
 # ---- what may be returned, and what is refused

@@ -16,7 +16,7 @@ from .experiment import VERDICTS, Cell, Experiment, OutOfTime
 from .judgement import judge, judge_as_exact, of_responses
 from .known_laws import LAWS
 from .measurements import RUNS, first_look, measured, measured_as_exact
-from .response import responses
+from .response import Unseen, responses
 
 HEADER = f"  {'target':12}{'dim':>4}{'T':>6}{'h':>9}{'time':>8}{'E theta^2':>11}{'exact':>9}{'z':>8}{'worst z':>9}  of"
 ROW = (
@@ -146,7 +146,11 @@ def _perform(experiment):
             if biases is not None:
                 judge_as_exact(experiment, biases)
             return
-        of_noise = of_responses(experiment, responses(experiment))
+        of_noise = []
+        try:
+            of_noise = of_responses(experiment, responses(experiment))
+        except Unseen as reason:
+            experiment.unseen = str(reason)
         biases = measured(experiment)
         if biases is not None:
             judge(experiment, biases, of_noise, halves)

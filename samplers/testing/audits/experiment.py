@@ -102,8 +102,8 @@ class OutOfTime(Exception):
 class Experiment:
     """Runs of a black box at three step sizes and two temperatures, with findings, and verdicts of failed comparisons.
 
-    `time`, of a run, grows until the start is forgotten; `bar` counts the runs. Raises RecipeError for settings that
-    are out of their range, or a function of another form.
+    `time`, of a run, grows until the start is forgotten; `bar` counts the runs; `unseen` is the reason why the response
+    to noise is not known. Raises RecipeError for settings that are out of their range, or a function of another form.
     """
 
     function: Callable
@@ -122,6 +122,7 @@ class Experiment:
     results: list[Result] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     verdicts: set[str] = field(default_factory=set)
+    unseen: str = ""
 
     def __post_init__(self) -> None:
         _check_function(self.function)

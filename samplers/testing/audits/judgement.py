@@ -81,10 +81,8 @@ def extrapolated(subject: str, label: str, bias: np.ndarray, covariance: np.ndar
     return Bias(subject, label, bias, covariance, float(SECOND_ORDER @ bias), float(limit_error), float(remainder))
 
 
-def of_responses(experiment: Experiment, responses: np.ndarray | None) -> list[Bias]:
+def of_responses(experiment: Experiment, responses: np.ndarray) -> list[Bias]:
     """Biases without errors of sampling; the limit of h/2, h/4 and h/8 is off by half its change from the first."""
-    if responses is None:
-        return []
     subject = f"{LAWS[0].name}, T = {experiment.temperatures[0]:g}, by its response to noise"
     found = []
     for k, bias in zip(quadratic(), responses.T):
@@ -166,6 +164,8 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
     smallest = [(experiment.threshold + SEEN) * error for error in (last.error[0], last.limit_error)]
     at_h, limit = (_of_a_temperature(seen + more) for seen, more in zip(smallest, (0, last.remainder)))
     text = f"{RESOLUTION} {at_h:.1%} off at h, or {limit:.1%} off as h -> 0"
+    if experiment.unseen:
+        text += f"; its response to noise is not known, since {experiment.unseen}"
     if responses:
         exactly = experiment.threshold * max(b.limit_error for b in responses if b.label == "temperature")
         text += f"; on the {responses[0].subject}, {exactly:.2%} off as h -> 0"

@@ -16,11 +16,13 @@ from .experiment import Experiment, OutOfTime
 from .known_laws import LAWS
 
 NORMAL = {"randn", "randn_like", "normal", "normal_"}
+OTHER = {name for name in dir(np.random.Generator) if name[0] != "_"} - {"normal", "standard_normal", "bit_generator"}
 FEW, CHECKED = 8, 64  # chains of the run that counts numbers, and chains whose theta_n must follow from their numbers
 MOST = 2**13  # numbers of a chain
 TIMES = 10.0, 20.0, 40.0  # of runs, until the start is forgotten
 FORGOTTEN = 1e-4  # the share of the variance that the start, and the first quarter of the numbers, may have
 LINEAR = 1e-3  # the largest error of theta_n, in standard deviations
+VARIES = "theta_n is not a linear function of the normal numbers, the same for every seed"
 
 
 class Unseen(Exception):
@@ -30,8 +32,8 @@ class Unseen(Exception):
 class Noise(TorchDispatchMode):
     """Replaces the normal numbers that torch and numpy draw by columns of `numbers`, (chains, count), in their order.
 
-    Counts the numbers of a chain; without `numbers` all of them are 0. Raises Unseen for other random numbers of torch.
-    Of numpy it sees those of `numpy.random.default_rng`.
+    Counts the numbers of a chain; without `numbers` all of them are 0. Raises Unseen for other random numbers. Of
+    numpy it sees those of `numpy.random.default_rng`.
     """
 
     def __init__(self, chains: int, numbers: torch.Tensor | None = None):
@@ -41,12 +43,12 @@ class Noise(TorchDispatchMode):
     def standard(self, shape: tuple[int, ...]) -> torch.Tensor:
         """The next standard normal numbers, (chains, ...)."""
         if not shape or shape[0] != self.chains:
-            raise Unseen
+            raise Unseen(f"it draws normal numbers of the shape {shape} for {self.chains} chains")
         first, self.count = self.count, self.count + prod(shape[1:])
         if self.numbers is None:
             return torch.zeros(shape)
         if self.count > self.numbers.shape[1]:
-            raise Unseen
+            raise Unseen(VARIES)
         return self.numbers[:, first : self.count].reshape(shape)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -55,7 +57,7 @@ class Noise(TorchDispatchMode):
             return result
         name = func.overloadpacket.__name__
         if name not in NORMAL:
-            raise Unseen
+            raise Unseen(f"it draws by {name} of torch")
         given = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
         mean, sd = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
         return result.copy_(mean + sd * self.standard(tuple(result.shape)))
@@ -71,11 +73,16 @@ class Noise(TorchDispatchMode):
 
 
 class _Generator(np.random.Generator):
-    """A generator of numpy whose normal numbers are those of a Noise."""
+    """A generator of numpy whose normal numbers are those of a Noise; raises Unseen for others."""
 
     def __init__(self, noise, bits):
         super().__init__(bits)
         self.noise = noise
+
+    def __getattribute__(self, name):
+        if name in OTHER:
+            raise Unseen(f"it draws by {name} of numpy")
+        return super().__getattribute__(name)
 
     def standard_normal(self, size=None, dtype=np.float64, out=None):
         shape = np.shape(out) if size is None else tuple(np.atleast_1d(size).tolist())
@@ -88,18 +95,18 @@ class _Generator(np.random.Generator):
         return loc + scale * self.standard_normal(np.broadcast(loc, scale).shape if size is None else size)
 
 
-def responses(experiment: Experiment) -> np.ndarray | None:
+def responses(experiment: Experiment) -> np.ndarray:
     """The biases of quadratic statistics on the first target at h, h/2, h/4 and h/8, (step sizes, statistics).
 
-    None where theta_n is not linear in normal numbers that torch or numpy draw.
+    Raises Unseen where theta_n is not linear in normal numbers that torch or numpy draw.
     """
     hs = [*experiment.step_sizes, experiment.step_sizes[-1] / 2]
     try:
         return np.stack([_biases(experiment, h) for h in hs])
-    except (OutOfTime, RecipeError):
+    except (OutOfTime, RecipeError, Unseen):
         raise
-    except Exception:  # the black box may not run on other numbers, as where its step is compiled
-        return None
+    except Exception as error:  # as where the step of the black box is compiled
+        raise Unseen(f"it does not run on numbers of the audit: {type(error).__name__}") from error
 
 
 def quadratic() -> list[int]:
@@ -115,31 +122,39 @@ def _biases(experiment, h):
         early = len(of_numbers) // 4 + 1
         if max(abs(x.sum(0)).max() for x in (of_start, of_numbers[:early])) < FORGOTTEN:
             return of_numbers.sum(0) - law.exact(T)[quadratic()]
-    raise Unseen
+    raise Unseen(f"after {TIMES[-1]:g} units of time it has not forgotten its start")
 
 
 def _responses(experiment, h, time):
-    """theta_n by coordinate of theta_0, and by number; raises Unseen where theta_n is not linear in them."""
+    """theta_n by coordinate of theta_0, and by number; raises Unseen where theta_n is not linear in them.
+
+    Chains of another seed must have the same responses: what else is random, a step size for one, depends on the seed.
+    """
     law, T = LAWS[0], experiment.temperatures[0]
     sd = torch.tensor(law.moments(T)[1], dtype=torch.get_default_dtype())
-    seed, steps = experiment.new_seed(), round(time / h)
+    seed, other_seed, steps = experiment.new_seed(), experiment.new_seed(), round(time / h)
 
-    def run(init, steps, numbers=None):
+    def run(init, steps, numbers=None, seed=seed):
         with Noise(len(init), numbers) as noise:
             return experiment.run(law, init, T, h, seed=seed, time=steps * h), noise.count
 
     (_, first), (origin, both) = (run(torch.zeros(FEW, law.dim), k) for k in (1, 2))
     count = first + (both - first) * (steps - 1)
-    if not 0 < count <= MOST or origin.any():
-        raise Unseen
-    init = torch.zeros(law.dim + count + CHECKED, law.dim)
+    if not count:
+        raise Unseen("it draws no normal number by torch or by default_rng of numpy")
+    if count < 0 or origin.any():
+        raise Unseen(VARIES)
+    if count > MOST:
+        raise Unseen(f"a chain draws {count} numbers, more than {MOST}")
+    init = torch.zeros(law.dim + count, law.dim)
     init[: law.dim] = sd.diag()
     numbers = torch.zeros(count, len(init)).T  # a step reads columns
-    numbers[law.dim : -CHECKED].fill_diagonal_(1)
-    numbers[-CHECKED:] = torch.randn(CHECKED, count, generator=experiment.generator)
+    numbers[law.dim :].fill_diagonal_(1)
     theta, read = run(init, steps, numbers)
-    of_start, of_numbers, checked = theta.split([law.dim, count, CHECKED])
-    error = abs(checked - numbers[-CHECKED:] @ of_numbers) / sd
+    of_start, of_numbers = theta.split([law.dim, count])
+    numbers = torch.randn(count, CHECKED, generator=experiment.generator).T
+    checked, _ = run(torch.zeros(CHECKED, law.dim), steps, numbers, other_seed)
+    error = abs(checked - numbers @ of_numbers) / sd
     if read != count or not error.max() < LINEAR:
-        raise Unseen
+        raise Unseen(VARIES)
     return of_start, of_numbers
