@@ -33,7 +33,6 @@ def flat(tensors):
     return torch.cat([t.detach().float().flatten() for t in tensors])
 
 
-@pytest.mark.filterwarnings("ignore:.*clipped")
 @pytest.mark.parametrize("backend", ["torch", "cpp"])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_noise_below_the_last_digit_is_kept(dtype, backend):
@@ -48,7 +47,6 @@ def test_noise_below_the_last_digit_is_kept(dtype, backend):
     assert flat(precise).std() > 0.008 and flat(copies).std() > 0.008
 
 
-@pytest.mark.filterwarnings("ignore:.*clipped")
 def test_steps_that_are_rounded_go_nowhere():
     """What the copies are for."""
     optimizer, weights = posterior(torch.float32)
@@ -59,7 +57,6 @@ def test_steps_that_are_rounded_go_nowhere():
     assert flat(weights).std() < 0.002
 
 
-@pytest.mark.filterwarnings("ignore:.*clipped")
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_state_of_copies_is_saved_and_taken_up_whole(dtype):
     """torch rounds what it loads to the type of the weights."""
@@ -78,7 +75,6 @@ def test_a_state_of_copies_is_saved_and_taken_up_whole(dtype):
         assert torch.equal(p, q) and optimizer.state[p]["p"].dtype == torch.float32
 
 
-@pytest.mark.filterwarnings("ignore:.*clipped")
 @pytest.mark.parametrize("write", [lambda p: p.detach().fill_(3.0), lambda p: p.data.fill_(3.0)], ids=["", "data"])
 def test_weights_that_somebody_else_has_written_are_copied_anew(write):
     """Through `.data` too, which counts nothing."""
@@ -90,7 +86,6 @@ def test_weights_that_somebody_else_has_written_are_copied_anew(write):
     assert (optimizer.state[weights[1]][COPY] != weights[1]).any()  # those that nobody wrote are not
 
 
-@pytest.mark.filterwarnings("ignore:.*clipped")
 def test_a_loop_is_watched_in_the_precision_in_which_it_moves():
     """The norm of a gradient of float16 is beyond its numbers."""
     optimizer, weights = posterior(torch.float16, recipe=samplers.SGHMC)

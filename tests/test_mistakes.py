@@ -362,6 +362,87 @@ def test_random_numbers_beside_a_loop_on_all_data_are_no_heat():
     assert heat.ok and 0 < heat.value < 0.05
 
 
+def steps_of(recipe, forces, steps, parameters=None, **settings):
+    """An optimizer after steps with `forces(weights)` as gradients of the mean loss; settings may be a schedule's."""
+    weights = torch.nn.Parameter(torch.zeros(50))
+    optimizer = Optimizer([weights, *(parameters or ())], recipe, num_data=100, **CALM_RATES | settings)
+    for k in range(steps):
+        weights.grad = forces(weights.detach(), k)
+        optimizer.step()
+    return optimizer
+
+
+CALM_RATES = {"lr": 0.02, "momentum": 0.9}
+
+
+def noisy(weights, k, noise=0.0):
+    return weights / 4 + noise * torch.randn(50, generator=torch.Generator().manual_seed(k))
+
+
+def test_clipping_that_begins_to_bind_late_is_named():
+    """As after a start at the mode, where gradients are short at first."""
+
+    def clipped(weights, k):
+        gradient = noisy(weights, k)
+        return gradient if k < 40 else gradient * 0.05 / gradient.norm()
+
+    report = steps_of(SGHMC, clipped, 320).report()
+    assert report.wrong[0].question == "clipped gradients"
+
+
+def test_one_largest_entry_leaves_open_whether_gradients_are_clipped():
+    """The bias of an L1 loss has the slope 1 while all residuals have one sign."""
+
+    def bounded(weights, k):
+        gradient = noisy(weights, k, 0.1).clamp(-0.5, 0.5)
+        gradient[0] = 1.0
+        return gradient
+
+    report = steps_of(SGLD, bounded, 320, lr=1e-3, momentum=None).report()
+    assert "clipped gradients" in [f.question for f in report.unknown]
+
+
+def test_heat_is_that_of_the_steps_that_are_averaged_whatever_lr_follows():
+    def report(last):
+        optimizer = steps_of(SGHMC, lambda w, k: noisy(w, k, 0.5), 800)
+        optimizer.param_groups[0]["lr"] *= last
+        for _ in range(4):
+            optimizer.param_groups[0]["params"][0].grad = torch.zeros(50)
+            optimizer.step()
+        return next(f for f in optimizer.report() if f.question == "heat of the minibatches over T")
+
+    assert report(1e-3).value == pytest.approx(report(1.0).value, rel=1e-6) and not report(1e-3).ok
+
+
+def test_a_loop_that_explores_at_temperature_0_has_a_report_of_its_steps_before():
+    optimizer = steps_of(SGHMC, noisy, 400)
+    optimizer.param_groups[0]["temperature"] = 0.0
+    assert len(optimizer.report().findings) > 3
+
+
+def test_parameters_that_the_loss_does_not_reach_are_not_counted_by_the_report():
+    report = steps_of(SGHMC, noisy, 3000, [torch.nn.Parameter(torch.ones(50))]).report()
+    assert {f.question: f.ok for f in report}["configurational temperature over T"]
+
+
+def test_a_thermostat_of_parameters_that_the_loss_does_not_reach_is_refused():
+    with pytest.raises(RecipeError, match="not reached parameter 1, and xi is one value of all parameters"):
+        steps_of(SGNHT, noisy, 1, [torch.nn.Parameter(torch.ones(50))])
+
+
+@pytest.mark.parametrize("loaders", ["one", "each epoch"])
+def test_the_number_of_data_is_asked_of_minibatches_made_anew_each_epoch(loaders):
+    data = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    weights = torch.nn.Parameter(torch.zeros(2))
+    optimizer = Optimizer([weights], SGHMC, num_data=100, **CALM_RATES)
+    batches = Minibatches(data, 7)
+    for _ in range(20):
+        for rows in batches if loaders == "one" else Minibatches(data, 7):
+            weights.grad = (weights - rows).detach().mean(0)
+            optimizer.step()
+    assert "num_data" in [f.question for f in optimizer.report().wrong]
+
+
 # ---- good loops
 
 GOOD_LOOPS = {

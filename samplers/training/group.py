@@ -158,13 +158,15 @@ class Group:
         gradients = None if checked or known is None else known.gradients(params)
         if known is None or gradients is None:
             known, gradients = self._checked_gradients(known, params, observe)
+        left = skipped(params) if isinstance(gradients, list) else []
         if self.monitors.looks_on(number) and not gpu.is_capturing():
+            without = [k for k in known.sites.chosen if any(params[k] is p for p in left)]
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
-            self.monitors.see(self.index, group, chosen, known.sites, self.setting)
+            self.monitors.see(self.index, group, chosen, known.sites, self.setting, without)
         if known.copies is not None:
             gradients = known.copies.precise(gradients)
         setting = self.setting
-        held = self._held(params) if isinstance(gradients, list) else []
+        held = self._held(params, left) if left else []
         known.kernel.move(
             setting.step_size,
             noise.Key(sampler.seed, number, self.chain),
@@ -183,19 +185,28 @@ class Group:
             known.copies.round()
         group["step_number"] += 1
 
-    def _held(self, params: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The tensors of the parameters that this step skips, weights and states with a value per site, with copies."""
-        without = skipped(params)
-        if without and not self._warned_of_skipped:
+    def _held(
+        self, params: Sequence[torch.Tensor], left: Sequence[torch.Tensor]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors of the parameters that this step skips, weights and states, with copies.
+
+        Raises RecipeError for a recipe whose scalars are of all parameters, skipped ones too.
+        """
+        where = f"{self.sampler.where}, step"
+        names = ", ".join(str(k) for k, p in enumerate(params) if any(p is q for q in left))
+        what = f"of group {self.index} the loss has not reached parameter {names}"
+        scalars = [b.name for b in self.sampler.recipe.entries if not b.is_vector]
+        if scalars:
+            do = "Leave out what the loss does not use, or take a recipe with a value per parameter, such as msgnht."
+            raise RecipeError(where, f"{what}, and {scalars[0]} is one value of all parameters", do=do)
+        if not self._warned_of_skipped:
             self._warned_of_skipped = True
-            names = ", ".join(str(k) for k, p in enumerate(params) if any(p is q for q in without))
             warn(
-                f"{self.sampler.where}, step: of group {self.index} the loss has not reached parameter {names}, which "
-                "stays as it is, as in torch, in each step without a gradient: the law is that of the others given it."
+                f"{where}: {what}, which stays as it is, as in torch, in each step without a gradient: the law is that "
+                "of the others given it."
             )
-        scalars = {b.name for b in self.sampler.recipe.entries if not b.is_vector}
-        states = [t for p in without for name, t in self.states[p].items() if name not in scalars]
-        return [(t, t.clone()) for t in (*without, *states)]
+        states = [t for p in left for t in self.states[p].values()]
+        return [(t, t.clone()) for t in (*left, *states)]
 
     def _checked_gradients(
         self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
@@ -222,7 +233,8 @@ class Group:
         if not captured:
             if checked or not known.are_finite(gradients):
                 self.check_finite(gradients)
-            self.monitors.clipping.see(gradients, self.shards)
+            if checked or self.monitors.clipping.looks_on:
+                self.monitors.clipping.see(gradients, self.shards)
         return known, gradients
 
     def _check_noise(self, number: int) -> None:
@@ -341,14 +353,15 @@ class Group:
         """Monitored numbers of each chain, with its setting and its relaxation."""
         params, monitors = self.group["params"], self.monitors
         added = monitors.added.get(self.index) == {True}
-        beside = monitors.beside.get(self.index, {None})
-        other = next(iter(beside)) if len(beside) == 1 else None
+        beside = monitors.beside.get(self.index, set()) - {None}  # None of two steps where the Minibatches changed
+        other = beside.pop() if len(beside) == 1 else None
         steps = self.relaxation_steps()
         series = monitors.late(self.index, count(params), self.shards)
+        no_heat = next((h for h in monitors.heatings(self.index) if isinstance(h, str)), "")
         names = labels(self.index, params)
         num_data = self.group["num_data"]
-        told = steps, num_data, other, added, self.index in monitors.drawn
-        return [Chain(of, own, self.setting, *told) for of, own in zip(names, series)]
+        told = no_heat, steps, num_data, other, added, self.index in monitors.drawn
+        return [Chain(of, own, *told) for of, own in zip(names, series)]
 
     def in_words(self) -> list[str]:
         """Lines of text about the group: its settings as given, and what is in use."""

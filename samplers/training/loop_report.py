@@ -10,11 +10,9 @@ from recipe import Recipe
 
 from ..results.averages import Agreement, Average, agreements_of, average_of
 from ..results.findings import Finding, Report, banded, r_hat_finding
-from ..results.heat import heat_of
 from ..results.statistics import LEAST
 from .minibatches import Beside
-from .monitors import EVERY, NOISE, SQUARES
-from .rates import Setting
+from .monitors import EVERY, HEATING, NOISE, SQUARES, SUPPLIED
 
 SEGMENTS = 2  # stretches of the later half of a loop, each cut in two for a thermostat's R-hat
 FAR = 10.0  # over T: numbers beyond are seldom of noise
@@ -22,7 +20,7 @@ MEMORY = 0.25  # of the later half of a loop: the longest relaxation time of mom
 STIFF = 1.2  # (h omega)^2/2 of the stiffest directions, or h k where there are no momenta; 2 is the limit of stability
 HEAT = (
     "Is the loss a mean over the batch, without dropout? Take larger batches or a smaller lr, SVRG, or a recipe with a "
-    "thermostat; or supply the noise."
+    "thermostat; or supply the noise. Batches without replacement heat what is slower than an epoch less than this."
 )
 RELAXING = "It is still relaxing: train on, or take a smaller thermostat mass."
 FORGETTING = "Momenta forget in more steps than averages are over: train on, or take more friction, a smaller momentum."
@@ -41,20 +39,22 @@ SCALE = (
 )
 ADDED = "Gradients were added up from step to step: call optimizer.zero_grad() before loss.backward(). "
 CLIPPED = "Do not clip gradients: clip the loss, or take a smaller lr."
+BOUNDED = f"{CLIPPED} Where nothing is clipped, a loss of bounded slope, such as L1, has such gradients."
 WEIGHTS = "R-hat and sample size of weights: compare the predictions of several chains, as of an Ensemble's members"
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What is known of a chain of a loop: series by name over the later half of its steps, and its setting.
+    """What is known of a chain of a loop: series by name over the later half of its steps.
 
-    `relaxation`: times of blocks in steps; `beside`: of Minibatches that are read beside the loop, if any; `added`:
-    whether gradients were added up from step to step; `drawn`: whether torch's random numbers were, as by dropout.
+    `no_heat`: why the heat of its minibatches is unknown; `relaxation`: times of blocks in steps; `beside`: of
+    Minibatches that are read beside the loop, if any; `added`: whether gradients were added up from step to step;
+    `drawn`: whether torch's random numbers were, as by dropout.
     """
 
     of: str
     series: Mapping[str, torch.Tensor]
-    setting: Setting
+    no_heat: str
     relaxation: Mapping[str, float]
     num_data: int
     beside: Beside | None
@@ -62,8 +62,8 @@ class Chain:
     drawn: bool
 
 
-def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: bool, alpha: float, tolerance: float) -> Report:
-    """The report of `Optimizer.report`."""
+def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: str, alpha: float, tolerance: float) -> Report:
+    """The report of `Optimizer.report`; `clipped`: what gradients keep, as clipped ones do."""
     short = [chain.of for chain in chains if len(next(iter(chain.series.values()), ())) < 2 * LEAST * SEGMENTS]
     unasked = [WEIGHTS]
     if short:
@@ -72,7 +72,11 @@ def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: bool, alpha:
     share = alpha / max(1, 5 * len(chains))
     answers = [_answers(recipe, chain, share, tolerance) if chain.of not in short else _data(chain) for chain in chains]
     ranked = sorted((answer for own in answers for answer in own), key=lambda answer: answer[0])
-    findings = [Finding("clipped gradients", "", 1, None, 0, 0, CLIPPED)] if clipped else []
+    seen = {
+        "norm": Finding("clipped gradients", "", 1, None, 0, 0, CLIPPED),
+        "largest entry": Finding("clipped gradients", "", 1, None, 0, 1, BOUNDED, known=False),
+    }
+    findings = [seen[clipped]] if clipped else []
     findings += [answer for _, answer in ranked if isinstance(answer, Finding)]
     return Report(tuple(findings), (*unasked, *(answer for _, answer in ranked if isinstance(answer, str))))
 
@@ -81,7 +85,12 @@ Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
 
 
 def _data(chain: Chain) -> Answers:
-    if chain.beside is not None:
+    if chain.beside is None:
+        yield (
+            0,
+            f"num_data of {chain.of}: no samplers.Minibatches, which know the number of data, were read by the loop",
+        )
+    else:
         n = chain.beside.num_data
         yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
 
@@ -97,7 +106,7 @@ def _answers(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> An
         turning = Finding("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
         smaller = not turning.ok
         yield 1, turning
-    heat = _heat(recipe, chain, alpha, tolerance)
+    heat = _heat(chain, alpha, tolerance)
     smaller |= isinstance(heat, Finding) and not heat.ok
     yield 2, heat
     for b in recipe.thermostats:
@@ -141,20 +150,16 @@ def _temperature(kind: str, chain: Chain, block: str, slack: float, alpha: float
     return banded(question, of, over_T, 1.0, slack, alpha, cure)
 
 
-def _heat(recipe: Recipe, chain: Chain, alpha: float, tolerance: float) -> Finding | str:
+def _heat(chain: Chain, alpha: float, tolerance: float) -> Finding | str:
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
-    reason: str | Average = "no two steps followed each other"
-    setting = chain.setting
-    whole = chain.beside is not None and chain.beside.whole and not chain.drawn
-    if NOISE in chain.series:
-        variance = Average(0.0, 0.0, 1.0) if whole else average_of(chain.series[NOISE][None])
-        reason = heat_of(recipe, setting.parameters, setting.step_size, variance)
-    if whole and isinstance(reason, Average) and not reason.value:
-        reason = "each batch is all of the data"
-    if isinstance(reason, str):
+    if HEATING not in chain.series:
+        reason = chain.no_heat if NOISE in chain.series else "no two steps followed each other"
         return f"heat of the minibatches of {chain.of}: {reason}"
-    T = setting.temperature
-    over_T = Average(reason.value / T, reason.error / T, reason.freedom)
+    over_T = average_of(chain.series[HEATING][None])
+    if chain.beside is not None and chain.beside.whole and not chain.drawn:
+        over_T = Average(-float(chain.series[SUPPLIED].mean()), 0.0, 1.0)
+        if not over_T.value:
+            return f"heat of the minibatches of {chain.of}: each batch is all of the data"
     cure = _cure(chain, over_T, HEAT if over_T.value > 0 else "Give less noise as supplied: minibatches bring less.")
     return banded("heat of the minibatches over T", chain.of, over_T, 0.0, 2 * tolerance, alpha, cure)
 

@@ -4,6 +4,7 @@ Numbers are read when they have arrived from the device, which is not waited for
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from integrators.transfers import Arrivals, largest, norms
 from recipe import Recipe
 from recipe.errors import warn
 
+from ..results.heat import Heating, heating_of
 from . import minibatches
 from .kernels import Text
 from .rates import Setting
@@ -27,9 +29,11 @@ EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
 SITES, FEWEST = 1024, 32  # of a group at which its numbers are taken, and of each of many chains
 TENSORS, RUN = 32, 16  # of a group that these sites are in, and of neighbours in memory, which are read together
-LOOKS = 24  # first steps of a training loop, whose gradients may show that they are clipped
-ALIKE = 4  # steps of one norm, or one largest entry, that are no accident
+LOOKS = 24  # first steps of a training loop that are all looked at for clipping; later ones now and then
+ALIKE = 4  # of LOOKS steps in a row that were looked at, of one norm or one largest entry: no accident
+SAME = 1e-5  # relative: sizes that differ by less are one
 NOISE, SQUARES, SOME = "noise", "squares", "sites"  # in a row: sums over so many sites
+HEATING, SUPPLIED, SETTING = "heating", "supplied", "setting"  # temperatures over T; in use at a row
 
 Tensors = Sequence[torch.Tensor]
 
@@ -44,28 +48,31 @@ def is_looked_at(step: int) -> bool:
 
 
 class Clipping:
-    """Warns once if gradients of the first steps keep one norm or one largest entry, and the other of the two changes.
+    """Warns once if gradients keep one norm or one largest entry, and the other of the two changes.
 
-    Clipping changes the law that is sampled. `where` begins the warning.
+    Clipping changes the law that is sampled. `where` begins the warning. `seen`: "norm", or "largest entry", which a
+    loss of bounded slope keeps as well; of gradients in half precision, whose entries are rounded, norms alone tell.
     """
 
     def __init__(self, where: str, arrivals: Arrivals):
         self.where = where
         self.arrivals = arrivals
         self.looks = 0
-        self.sizes: list[tuple[float, float]] = []  # norm and largest entry of the gradients of each step
-        self.warned = False
+        self.sizes: deque[tuple[float, float]] = deque(maxlen=LOOKS)  # norm and largest entry of gradients of a step
+        self.rounding = 0.0  # of gradients, relative
+        self.seen = ""
 
     @property
     def looks_on(self) -> bool:
-        """Whether the gradients of the next step are looked at."""
+        """Whether the gradients of the next step, one of the first, are looked at."""
         return self.looks < LOOKS
 
     def see(self, gradients: Tensors, shards: Shards | None = None) -> None:
         """Measures the gradients of a step; sharded ones are the parts on this rank, and sizes are of all ranks."""
-        if not self.looks_on:
+        if self.seen and shards is None:  # ranks do not see it at one time, and measure together
             return
         self.looks += 1
+        self.rounding = max(torch.finfo(g.dtype).eps for g in gradients)
         of_each, biggest = norms(gradients), largest(gradients).amax().reshape(1)
         if shards is not None:
             of_each = shards.add(of_each.square()).sqrt()
@@ -76,25 +83,24 @@ class Clipping:
         """Compares the sizes of a step's gradients with the sizes of earlier steps."""
         *of_each, biggest = sizes
         norm = math.hypot(*of_each)
-        one_norm = sum(_same(norm, n) and _apart(biggest, b) for n, b in self.sizes)
-        one_largest = sum(_same(biggest, b) and _apart(norm, n) for n, b in self.sizes)
-        if not self.warned and biggest and max(one_norm, one_largest) >= ALIKE - 1:
+        apart = max(1e-3, 4 * self.rounding)
+        one_norm = sum(_same(norm, n) and abs(biggest - b) > apart * biggest for n, b in self.sizes)
+        one_largest = sum(_same(biggest, b) and abs(norm - n) > apart * norm for n, b in self.sizes)
+        if self.rounding > SAME:
+            one_largest = 0
+        if not self.seen and biggest and max(one_norm, one_largest) >= ALIKE - 1:
+            self.seen = "norm" if one_norm >= ALIKE - 1 else "largest entry"
+            bounded = "" if self.seen == "norm" else " A loss of bounded slope, such as L1, has such gradients too."
             warn(
-                f"{self.where}: gradients of one norm, or of one largest entry, as if they were clipped. A step that "
-                "depends on the gradient's size needs a correction: the law is not the posterior's. Clip the loss, or "
-                "take a smaller lr."
+                f"{self.where}: gradients of one {self.seen}, as if they were clipped. A step that depends on the "
+                "gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller "
+                f"lr.{bounded}"
             )
-            self.looks = LOOKS
-            self.warned = True
         self.sizes.append((norm, biggest))
 
 
 def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= 1e-5 * a < math.inf  # norms of a loop that blows up overflow
-
-
-def _apart(a: float, b: float) -> bool:
-    return abs(a - b) > 1e-3 * a
+    return abs(a - b) <= SAME * a < math.inf  # norms of a loop that blows up overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +138,13 @@ class Sites:
         none = torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
         return torch.cat(list(views), 1).double().flatten(1) if views else none
 
+    def moved(self, skipped: Sequence[int]) -> torch.Tensor | float:
+        """1 at the sites that a step moves and 0 at those of skipped tensors, of these numbers; 1.0 if none is."""
+        if not skipped:
+            return 1.0
+        parts = [torch.full_like(x, float(k not in skipped)) for k, x in zip(self.chosen, self.weights)]
+        return self.together(parts)
+
     def slopes(self, gradients: Tensors) -> torch.Tensor:
         """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
         return self.together([g.as_strided(x.shape, x.stride()) for g, x in zip(gradients, self.weights)])
@@ -162,8 +175,19 @@ class Monitors:
         return bool(self._before) or is_looked_at(step)
 
     @torch.no_grad()
-    def see(self, index: int, group: Mapping[str, Any], gradients: Tensors, sites: Sites, setting: Setting) -> None:
-        """Records a row of a group, at the steps that are looked at; `gradients`: those of the chosen tensors."""
+    def see(
+        self,
+        index: int,
+        group: Mapping[str, Any],
+        gradients: Tensors,
+        sites: Sites,
+        setting: Setting,
+        skipped: Sequence[int] = (),
+    ) -> None:
+        """Records a row of a group, at the steps that are looked at; `gradients`: those of the chosen tensors.
+
+        `skipped`: the numbers of the tensors that this step leaves as they are, whose sites are not counted.
+        """
         looks = is_looked_at(group["step_number"]) and setting.temperature > 0
         before = self._before.pop(index, None)
         if not looks and before is None:
@@ -179,24 +203,30 @@ class Monitors:
                 self.drawn.add(index)
         if looks:
             self._before[index] = slopes, minibatches.latest(), (place, version), drawn_by(slopes.device)
-            self._send(index, *self._numbers(group, slopes, sites, setting))
+            self._send(index, *self._numbers(group, slopes, sites, setting, sites.moved(skipped)))
 
     def _numbers(
-        self, group: Mapping[str, Any], slopes: torch.Tensor, sites: Sites, setting: Setting
+        self,
+        group: Mapping[str, Any],
+        slopes: torch.Tensor,
+        sites: Sites,
+        setting: Setting,
+        moved: torch.Tensor | float,
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The sums of a row, `(chains,)` by name, and what stays on the device."""
+        """The sums of a row over the sites that are moved, `(chains,)` by name, and what stays on the device."""
         T, h = setting.temperature, setting.step_size
-        some = slopes.shape[1]
-        numbers = {SOME: torch.full((sites.chains,), float(some), dtype=slopes.dtype, device=slopes.device)}
+        some = (torch.ones_like(slopes) * moved).sum(1)
+        numbers = {SOME: some}
         for block, mass in masses_of(self.recipe, setting).items():
-            numbers[f"kinetic.{block}"] = sites.together(sites.states[block]).square().sum(1) / (mass * T)
+            numbers[f"kinetic.{block}"] = (sites.together(sites.states[block]).square() * moved).sum(1) / (mass * T)
             numbers[f"kick.{block}"] = slopes.square().sum(1) * (h**2 / (4 * mass * T))
         for b in self.recipe.thermostats:
             is_vector = b.name in sites.states
-            numbers[b.name] = sites.together(sites.states[b.name]).sum(1) if is_vector else sites.scalars[b.name] * some
+            own = (sites.together(sites.states[b.name]) * moved).sum(1) if is_vector else sites.scalars[b.name] * some
+            numbers[b.name] = own
         weights = sites.together(sites.weights)
-        slopes = torch.add(slopes, weights, alpha=group["num_data"] * group["weight_decay"])
-        return numbers, {"step": group["step_number"], "weights": weights, "slopes": slopes / T}
+        slopes = torch.add(slopes, weights * moved, alpha=group["num_data"] * group["weight_decay"])
+        return numbers, {"step": group["step_number"], "weights": weights, "slopes": slopes / T, SETTING: setting}
 
     def _send(self, index: int, numbers: dict[str, torch.Tensor], row: dict[str, Any] | None = None) -> None:
         """Adds numbers to the latest row of a group once they have arrived; with a `row`, begins with this one."""
@@ -210,13 +240,28 @@ class Monitors:
 
         self.arrivals.send(torch.cat(list(numbers.values())), read)
 
+    def _late(self, index: int) -> list[dict[str, Any]]:
+        """The rows of the later half of the steps of a group."""
+        rows = self.rows.get(index, [])
+        return [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
+
+    def heatings(self, index: int) -> list[Heating | str]:
+        """How gradient noise heats, over T, at the setting of each row of the later half; or why that is not known."""
+        known: dict[int, Heating | str] = {}
+        for setting in (row[SETTING] for row in self._late(index)):
+            if id(setting) not in known:
+                heating = heating_of(self.recipe, setting.parameters, setting.step_size)
+                T = setting.temperature
+                known[id(setting)] = heating if isinstance(heating, str) else Heating(*(x / T for x in heating))
+        return [known[id(row[SETTING])] for row in self._late(index)]
+
     def late(self, index: int, chains: int, shards: Shards | None = None) -> list[dict[str, torch.Tensor]]:
         """Series by name of each chain of a group, over the later half of its steps; of shards all ranks call this."""
-        rows = self.rows.get(index, [])
-        rows = [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
+        rows = self._late(index)
         if not rows:
             return [dict[str, torch.Tensor]() for _ in range(chains)]
-        names = [name for name in rows[0] if name not in ("step", "weights", "slopes", SOME, NOISE, SQUARES)]
+        apart = ("step", "weights", "slopes", SETTING, SOME, NOISE, SQUARES)
+        names = [name for name in rows[0] if name not in apart]
         missing = chains * [math.nan]
         order = (SOME, NOISE, SQUARES, *names)
         table = torch.tensor(
@@ -229,7 +274,9 @@ class Monitors:
             shards.spread.add(table)
         names += [] if self.recipe.has_other_energy else ["configurational"]
         steps = torch.tensor([float(row["step"]) for row in rows], device="cpu")
-        return [_series(names, steps, own) for own in table.unbind(2)]
+        heatings = [Heating(math.nan, math.nan) if isinstance(h, str) else h for h in self.heatings(index)]
+        per_variance, supplied = torch.tensor(heatings, dtype=torch.float64, device="cpu").T
+        return [_series(names, steps, own, per_variance, supplied) for own in table.unbind(2)]
 
 
 def drawn_by(device: torch.device) -> torch.Tensor:
@@ -243,8 +290,10 @@ def drawn_by(device: torch.device) -> torch.Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def _series(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Series by name, means over sites, of the finite rows of `table`, `(rows, numbers)`."""
+def _series(
+    names: Sequence[str], steps: torch.Tensor, table: torch.Tensor, per_variance: torch.Tensor, supplied: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Series by name, means over sites, of the finite rows of `table`, `(rows, numbers)`; heats by row over T."""
     some, noise, squares, *sums = table.unbind(1)
     finite = torch.stack(sums).isfinite().all(0)
     series = {"step": steps[finite]} | {name: (x / some)[finite] for name, x in zip(names, sums)}
@@ -252,6 +301,10 @@ def _series(names: Sequence[str], steps: torch.Tensor, table: torch.Tensor) -> d
     if pairs.any():
         series[NOISE] = (noise / some)[pairs]
         series[SQUARES] = (squares / some)[pairs]
+        heat = noise / some * per_variance - supplied
+        known = heat.isfinite()
+        if known.any():
+            series |= {HEATING: heat[known], SUPPLIED: supplied[known]}
     return series
 
 

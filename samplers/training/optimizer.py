@@ -288,7 +288,7 @@ class Optimizer(torch.optim.Optimizer):
         number(where, "tolerance", tolerance, above=0)
         self._monitors.arrivals.wait()
         chains = [chain for group in self._in_motion for chain in group.seen()]
-        clipped = self._monitors.clipping.warned
+        clipped = self._monitors.clipping.seen
         return report_of_loop(self.sampler.recipe, chains, clipped=clipped, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
