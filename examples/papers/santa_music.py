@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import GRU, Linear, Module, Parameter
 from torch.nn.functional import binary_cross_entropy_with_logits
 from training import Curve, train
-from verdicts import Claim, Kind, part
+from verdicts import Claim, Kind, part, rises
 
 import samplers
 from recipe.errors import RecipeError
@@ -35,7 +35,7 @@ KEYS, BATCH, PIECE = 88, 16, 100  # keys of a piano; pieces in a batch, and thei
 EPOCHS = 100  # of the paper
 EXPLORE, FIRST_FRICTION = 0.15, 0.5  # share of the run; of momenta in one step
 NORM = 5.0  # of all gradients of the release
-NEAR = 0.1  # nats: so near is the same, and one seed tells no order
+NEAR = 0.1  # nats: so near to a printed figure is the same
 SETS = {"jsb": "JSB", "piano": "Piano", "nottingham": "Nott", "muse": "Muse"}
 PRINTED = {
     "Santa": {"piano": 7.60, "nottingham": 3.39, "muse": 7.20, "jsb": 8.46},
@@ -67,6 +67,7 @@ METHODS = {  # candidates, of which the best on the validation set counts
     "SGD, lr chosen": [Setting("sgd", lr) for lr in (0.3, 1.0)],
 }
 SANTAS = ("Santa", "Santa, refinement only")
+AS_RELEASED = ("Adam", "RMSprop, rho and eps as released", "RMSprop, scaled as released, too", "SGD-M", "SGD")
 
 
 class Listener(Module):
@@ -214,20 +215,21 @@ def best_epoch(rows: list[list[float]]) -> dict:
 
 def claims(study: Study) -> list[Claim]:
     """The rows of each data set, and whether Santa is lowest."""
-    lengths, units, seeds = study.of_scale(
-        ({"jsb": 3}, 8, 1),
-        ({"jsb": EPOCHS, "piano": 30, "nottingham": 4, "muse": 3}, 200, 1),
-        (dict.fromkeys(SETS, EPOCHS), 200, 3),
+    lengths, units, runs = study.of_scale(
+        ({"jsb": 3}, 8, {"jsb": 1}),
+        ({"jsb": EPOCHS, "piano": 30, "nottingham": 4, "muse": 3}, 200, dict.fromkeys(SETS, 1) | {"jsb": 3}),
+        (dict.fromkeys(SETS, EPOCHS), 200, dict.fromkeys(SETS, 3)),
     )
     found = []
     curves = {}
     for data, epochs in lengths.items():
+        seeds = runs[data]
         size = {"data": data, "units": units, "epochs": epochs}
         rows = {method: best_of(study, candidates, seeds, size) for method, candidates in METHODS.items()}
-        own = [of_row(data, method, runs, epochs) for method, runs in rows.items()]
+        own = [of_row(data, method, of_seed, epochs) for method, of_seed in rows.items()]
         own += [of_order(data, santa, rows) for santa in SANTAS]
         found += [replace(claim, seeds=seeds, reduced=part(epochs, EPOCHS, "epochs")) for claim in own]
-        curves[data] = {method: runs[0]["curve"] for method, runs in rows.items()}
+        curves[data] = {method: of_seed[0]["curve"] for method, of_seed in rows.items()}
     picture(study, curves)
     return found
 
@@ -251,7 +253,8 @@ def of_row(data: str, method: str, runs: list[dict], epochs: int) -> Claim:
     """A test NLL beside the printed one."""
     ours = [run["test"] for run in runs]
     printed = PRINTED[method.partition(",")[0]][data]
-    why = f"lr = {runs[0]['lr']:g}, best after epoch {runs[0]['epoch']:.0f} of {epochs}"
+    best = ", ".join(f"{run['epoch']:.0f}" for run in runs)
+    why = f"lr = {runs[0]['lr']:g}, best after epoch{'s' if len(runs) > 1 else ''} {best} of {epochs}"
     if fmean(ours) < printed - NEAR and method not in SANTAS:
         why += "; a baseline below the printed one is no failure"
     same = abs(fmean(ours) - printed) <= NEAR
@@ -259,17 +262,27 @@ def of_row(data: str, method: str, runs: list[dict], epochs: int) -> Claim:
 
 
 def of_order(data: str, santa: str, rows: dict[str, list[dict]]) -> Claim:
-    """Whether this Santa has the lowest NLL beside its rivals; None where the next is near."""
-    tests = {method: fmean(run["test"] for run in runs) for method, runs in rows.items()}
-    rival = min((method for method in tests if method not in SANTAS), key=tests.__getitem__)
-    ours = f"{tests[santa]:.2f}; {rival} {tests[rival]:.2f}"
+    """Whether this Santa is below its best rival, beyond two standard errors, or else below those of the code."""
+    tests = {method: [run["test"] for run in runs] for method, runs in rows.items()}
+    rival, released = (
+        min(rivals, key=lambda method: fmean(tests[method]))
+        for rivals in ([method for method in tests if method not in SANTAS], AS_RELEASED)
+    )
+    ours = f"{spread(tests[santa])}; {rival} {spread(tests[rival])}"
     printed = f"{PRINTED['Santa'][data]:.2f}; " + ", ".join(
         f"{method} {PRINTED[method][data]:.2f}" for method in ("Adam", "RMSprop")
     )
-    gap = tests[santa] - tests[rival]
-    lowest = None if abs(gap) <= NEAR else gap < 0
-    why = "lr of the rivals chosen where it says so"
-    return Claim(f"{SETS[data]}: {santa} lowest", printed, ours, Kind.COMPARISON, lowest, why)
+    lowest = rises([tests[santa], tests[rival]])
+    elsewhere = f"beside rivals as the code has them, {released} {spread(tests[released])}"
+    return Claim(
+        f"{SETS[data]}: {santa} lowest",
+        printed,
+        ours,
+        Kind.COMPARISON,
+        lowest,
+        "lr of the rivals chosen where it says so",
+        elsewhere=elsewhere if rises([tests[santa], tests[released]]) else "",
+    )
 
 
 def picture(study: Study, curves: dict[str, dict[str, list[list[float]]]]) -> None:
@@ -287,5 +300,5 @@ EXPERIMENT = Experiment(
     "Santa (Chen, Carlson, Gan, Li & Carin 2016), polyphonic music, nats per time step",
     claims,
     files=[f"polymusic/{name}.npz" for name in SETS],
-    seeds="one seed",
+    seeds="3 seeds of JSB, one of the others",
 )
