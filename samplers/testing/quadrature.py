@@ -45,10 +45,11 @@ def gaussian(mean: float, variance: float, nodes: int = 12) -> Rule:
     return mean + math.sqrt(variance) * x, w
 
 
-def gamma(shape: float, nodes: int = 12) -> Rule:
-    """Gauss-Laguerre points and weights of a Gamma law of the scale 1."""
+def gamma(shape: float, scale: float = 1.0, nodes: int = 12) -> Rule:
+    """Gauss-Laguerre points and weights of a Gamma law."""
     k = np.arange(nodes)
-    return golub_welsch(2 * k + shape, np.sqrt((k + 1) * (k + shape)))
+    x, w = golub_welsch(2 * k + shape, np.sqrt((k + 1) * (k + shape)))
+    return scale * x, w
 
 
 def recurrence(points: np.ndarray, weights: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
