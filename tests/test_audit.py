@@ -58,6 +58,7 @@ SMALL = dict(chains=2500, time=4.0, progress=False)  # alpha: 1e-4, and less whe
 COARSE = dict(step_size=0.2)
 
 
+FOURTH = [0, 1, 2, 0]
 WRONG = {  # black box, settings, verdict, a figure in the findings
     "temperature ignored": (
         ula(noise=lambda h, T: (2 * h) ** 0.5),
@@ -115,6 +116,12 @@ WRONG = {  # black box, settings, verdict, a figure in the findings
         dict(chains=1000),
         "noise shared across coordinates",
         "a correlation of at least",
+    ),
+    "the fourth coordinate has the noise of the first": (
+        ula(normals=lambda shape, generator: torch.randn(shape[0], 3, generator=generator)[:, FOURTH[: shape[1]]]),
+        dict(chains=1000),
+        "bias does not vanish",
+        "correlation of theta1 and theta4 (double well",
     ),
     "noise reused": (reseeded, dict(chains=1250), "noise reused", "correlation 1.00 over the second half"),
     "no noise": (ula(noise=lambda h, T: 0.0), {}, "seed ignored", "there is no noise"),

@@ -236,8 +236,8 @@ def _judge_coordinates(experiment):
             errors.append(cell.error[chosen].max())
     r, error = min(biases), max(errors)
     r = r if r <= 1 + threshold * error else 0.0  # about the exact means; beyond 1 the means of draws are off
-    text = f"neighbouring coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0"
-    statistic = "correlation of neighbours on separable targets"
+    text = f"coordinates of separable targets have a correlation of at least {r:.2f}, exactly 0"
+    statistic = "correlation of coordinates on separable targets"
     experiment.keeps("noise shared across coordinates", statistic, r, max(0.1, threshold * error), text)
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import erf, sqrt
+from itertools import combinations
+from math import comb, erf, sqrt
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class Law:
-    """exp(-U/T), with y = (theta - mean)/sd: `moments(T)` gives mean, sd, P(|y_i| < 1) and E y_i y_(i+1), exactly.
+    """exp(-U/T), with y = (theta - mean)/sd: `moments(T)` gives mean, sd, P(|y_i| < 1), and E y_i y_j for i < j.
 
     `potential(theta)`: U by chain, (..., dim) -> (...). `draw(chains, T, generator)`: (chains, dim), independent draws.
     `separable`: the coordinates are independent.
@@ -36,7 +37,7 @@ class Law:
             *(f"mean of theta{i}" for i in each),
             *(f"variance of theta{i}" for i in each),
             *(f"P(|theta{i} - mean| < sd)" for i in each),
-            *(f"correlation of theta{i} and theta{i + 1}" for i in each[:-1]),
+            *(f"correlation of theta{i} and theta{j}" for i, j in combinations(each, 2)),
             "E theta^2",
             "temperature",
         ]
@@ -52,19 +53,20 @@ class Law:
         return float(np.mean(sd**2 + mean**2))
 
     def statistics(self, theta: torch.Tensor, T: float) -> np.ndarray:
-        """One row per chain: y, y^2, |y| < 1, y_i y_(i+1), theta^2 over its mean, theta . grad U / (dim T)."""
+        """One row per chain: y, y^2, |y| < 1, y_i y_j for i < j, theta^2 over its mean, theta . grad U / (dim T)."""
         mean, sd, *_ = self.moments(T)
         with torch.inference_mode(False), torch.enable_grad():  # a black box may have turned gradients off
             theta = theta.detach().double().requires_grad_()
             (force,) = torch.autograd.grad(self.potential(theta).sum(), theta)
         x = theta.detach().numpy()
         y = (x - mean) / sd
+        i, j = np.triu_indices(self.dim, 1)
         return np.column_stack(
             [
                 y,
                 y**2,
                 abs(y) < 1,
-                y[:, :-1] * y[:, 1:],
+                y[:, i] * y[:, j],
                 (x**2).mean(1) / self.square(T),
                 (x * force.numpy()).mean(1) / T,
             ]
@@ -90,8 +92,8 @@ def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
         return (z @ root.T * sqrt(T)).to(torch.get_default_dtype())
 
     def moments(T):
-        within, between = np.full(len(sds), erf(sqrt(0.5))), np.full(len(sds) - 1, correlation)
-        return np.zeros(len(sds)), sd * sqrt(T), within, between
+        i, j = np.triu_indices(len(sds), 1)
+        return np.zeros(len(sds)), sd * sqrt(T), np.full(len(sds), erf(sqrt(0.5))), correlation ** (j - i)
 
     return Law(name, len(sds), potential, draw, moments, separable=False)
 
@@ -123,7 +125,7 @@ def separable_law(name: str, u: Callable, dim: int) -> Law:
         m = mean(x, T)
         sd = sqrt(mean((x - m) ** 2, T))
         low, high = np.interp([m - sd, m + sd], x, distribution(T))
-        return np.full(dim, m), np.full(dim, sd), np.full(dim, high - low), np.zeros(dim - 1)
+        return np.full(dim, m), np.full(dim, sd), np.full(dim, high - low), np.zeros(comb(dim, 2))
 
     return Law(name, dim, lambda theta: u(theta).sum(-1), draw, moments, separable=True)
 
