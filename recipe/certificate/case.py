@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 
-from sympy import Dummy, Expr, Float, S
+from sympy import Add, Dummy, Expr, Float, S
 
 from ..declared import Block
 from ..declared import temperature as T
@@ -130,8 +130,10 @@ def couples_sites(recipe: Dynamics) -> bool:
     sums = {e: Dummy(real=True) for e in recipe.H.atoms(Total) if e.has(*recipe.state)}
     if any(e.args[0].has(*sums) for e in sums):  # a sum within a sum
         return True
-    slopes = [recipe.H.xreplace(sums).diff(s) for s in sums.values()]
-    return any(slope.has(*recipe.state, *sums.values()) for slope in slopes)
+    of_sums = {*sums.values()}
+    terms = Add.make_args(recipe.H.xreplace(sums))
+    slopes = (term.diff(s) for term in terms for s in term.free_symbols & of_sums)
+    return any(not slope.is_number and slope.has(*recipe.state, *of_sums) for slope in slopes)
 
 
 def remainder(recipe: Dynamics, still: tuple[Block, ...]) -> Dynamics:
