@@ -272,12 +272,15 @@ class Dynamics:
 
     @cached_property
     def by_moduli(self) -> "Dynamics":
-        """The same dynamics with maxima and minima in H, D and Q as absolute values."""
+        """The dynamics with absolute values in place of maxima and minima in H, D and Q."""
         if not any(e.has(Max, Min) for e in (self.H, *self.D, *self.Q)):
             return self
         matrices = {"D": self.D.applyfunc(derive.by_moduli), "Q": self.Q.applyfunc(derive.by_moduli)}
-        own = {f.name: getattr(self, f.name) for f in fields(Dynamics)}
-        return Dynamics(**own | matrices | {"H": derive.by_moduli(self.H)})
+        return self.altered(H=derive.by_moduli(self.H), **matrices)
+
+    def altered(self, **values: Any) -> "Dynamics":
+        """The dynamics with other values of some fields; of a recipe no more than its dynamics."""
+        return Dynamics(**{field.name: getattr(self, field.name) for field in fields(Dynamics)} | values)
 
     @property
     def involutions(self) -> tuple[Involution, ...]:

@@ -1,7 +1,6 @@
 """A recipe at a temperature and at values of its parameters, some blocks held still: what a certificate is about."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 
 from sympy import Add, Dummy, Expr, Float, S
@@ -87,8 +86,7 @@ class Case:
         """The case of the law of weighted draws, exp(-H/T) times the weights; this one where there are none."""
         if self.declared.weights is None:
             return self
-        own = {field.name: getattr(self.declared, field.name) for field in fields(Dynamics)}
-        of_weighted = Dynamics(**own | {"H": self.declared.weighted, "weights": None})
+        of_weighted = self.declared.altered(H=self.declared.weighted, weights=None)
         return Case(of_weighted, self.temperature, [b.name for b in self.still], self.values, self.sites_of_run)
 
     @cached_property

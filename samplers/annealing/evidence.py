@@ -180,7 +180,7 @@ def evidence(
 
 @dataclass
 class Telling:
-    """What is told of bridges: each moves the bar, and about once a second `watch` is called with scalars."""
+    """Progress over bridges: a bar that moves with each, and about once a second scalars for a function, `watch`."""
 
     bar: Bar
     watch: Callable[[Scalars], Any] | None

@@ -24,7 +24,7 @@ from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Text, as_functions, copies_of
 from .loop_report import Chain
-from .monitors import Monitors, Sites, masses_of
+from .monitors import HEATING, Monitors, Sites, masses_of
 from .rates import SETTINGS, Setting, in_words
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .stacked import chains_of, count, labels, members_of
@@ -357,7 +357,8 @@ class Group:
         other = beside.pop() if len(beside) == 1 else None
         steps = self.relaxation_steps()
         series = monitors.late(self.index, count(params), self.shards)
-        no_heat = next((h for h in monitors.heatings(self.index) if isinstance(h, str)), "")
+        heatings = [] if all(HEATING in own for own in series) else monitors.heatings(self.index)
+        no_heat = next((heating for heating in heatings if isinstance(heating, str)), "")
         names = labels(self.index, params)
         num_data = self.group["num_data"]
         told = no_heat, steps, num_data, other, added, self.index in monitors.drawn

@@ -45,7 +45,7 @@ WEIGHTS = "R-hat and sample size of weights: compare the predictions of several 
 
 @dataclass(frozen=True)
 class Chain:
-    """What is known of a chain of a loop: series by name over the later half of its steps.
+    """A chain of a loop: series of numbers by name, over the later half of the steps of the loop.
 
     `no_heat`: why the heat of its minibatches is unknown; `relaxation`: times of blocks in steps; `beside`: of
     Minibatches that are read beside the loop, if any; `added`: whether gradients were added up from step to step;

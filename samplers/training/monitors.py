@@ -247,13 +247,14 @@ class Monitors:
 
     def heatings(self, index: int) -> list[Heating | str]:
         """How gradient noise heats, over T, at the setting of each row of the later half; or why that is not known."""
+        settings = [row[SETTING] for row in self._late(index)]
         known: dict[int, Heating | str] = {}
-        for setting in (row[SETTING] for row in self._late(index)):
+        for setting in settings:
             if id(setting) not in known:
                 heating = heating_of(self.recipe, setting.parameters, setting.step_size)
                 T = setting.temperature
                 known[id(setting)] = heating if isinstance(heating, str) else Heating(*(x / T for x in heating))
-        return [known[id(row[SETTING])] for row in self._late(index)]
+        return [known[id(setting)] for setting in settings]
 
     def late(self, index: int, chains: int, shards: Shards | None = None) -> list[dict[str, torch.Tensor]]:
         """Series by name of each chain of a group, over the later half of its steps; of shards all ranks call this."""
@@ -274,8 +275,9 @@ class Monitors:
             shards.spread.add(table)
         names += [] if self.recipe.has_other_energy else ["configurational"]
         steps = torch.tensor([float(row["step"]) for row in rows], device="cpu")
-        heatings = [Heating(math.nan, math.nan) if isinstance(h, str) else h for h in self.heatings(index)]
-        per_variance, supplied = torch.tensor(heatings, dtype=torch.float64, device="cpu").T
+        unknown = Heating(math.nan, math.nan)
+        known = [unknown if isinstance(heating, str) else heating for heating in self.heatings(index)]
+        per_variance, supplied = torch.tensor(known, dtype=torch.float64, device="cpu").T
         return [_series(names, steps, own, per_variance, supplied) for own in table.unbind(2)]
 
 
