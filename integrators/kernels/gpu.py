@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
@@ -25,8 +25,7 @@ def probe(out):
 """
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A Triton kernel by name, its grid of programs, and its arguments."""
 
     name: str

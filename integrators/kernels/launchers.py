@@ -141,6 +141,8 @@ class TritonLauncher(_Launcher):
         super().__init__(plan, parts, tables, blocks[:, 0])
         self.places = [self._on_device(a) for a in (*blocks.T, parts.sites, parts.offset)]
         self.sent: dict[bytes, _Sent] = {}
+        self.latest = b"", _Sent((), False, gpu.Moment())  # what was sent for the step before
+        self.forms: dict[tuple, list[Launch]] = {}  # of a segment, with counts for arguments
         self.spare: torch.Tensor | None = None  # pinned memory for the tables of a captured step, which its graph owns
         self.clock: torch.Tensor | None = None  # on the device, added to the number of every step
 
@@ -154,22 +156,24 @@ class TritonLauncher(_Launcher):
 
     def _tables(self):
         """The tables of addresses on the device; recent ones are cached, because allocators reuse memory."""
-        numbers = np.concatenate([t.ravel() for t in self.tables.all()])
-        together = torch.from_numpy(numbers)
-        key = numbers.tobytes()
-        if key not in self.sent:
-            if gpu.is_capturing():
-                return self._keep(self._on_graph(together))
-            if len(self.sent) >= TABLES_KEPT:
-                self.sent.pop(next(iter(self.sent)))
-            there = sent(together, self.parts.device)
-            self.sent[key] = self._cut(there, gpu.Moment.now(there.device))
-        if gpu.is_capturing():
-            return self._keep(self.sent[key])
+        key, captured = self.tables.memory.tobytes(), gpu.is_capturing()
+        if key != self.latest[0]:  # bytes are compared faster than hashed
+            if key not in self.sent:
+                together = torch.from_numpy(self.tables.memory.copy())
+                if captured:
+                    return self._keep(self._on_graph(together))
+                if len(self.sent) >= TABLES_KEPT:
+                    self.sent.pop(next(iter(self.sent)))
+                copy = sent(together, self.parts.device)
+                self.sent[key] = self._cut(copy, gpu.Moment.now(copy.device))
+            self.latest = key, self.sent[key]
+        there = self.latest[1]
+        if captured:
+            return self._keep(there)
         if self.clock is not None and self.spare is None:
-            self.spare = gpu.pinned(together)
-        self.sent[key].moment.use(self.sent[key].tables)
-        return self.sent[key]
+            self.spare = gpu.pinned(torch.from_numpy(self.tables.memory))
+        there.moment.use(there.tables)
+        return there
 
     def _cut(self, together: torch.Tensor, moment: gpu.Moment) -> "_Sent":
         """The tables on the device, cut from one tensor of all of them."""
@@ -204,16 +208,23 @@ class TritonLauncher(_Launcher):
         clock = self.places[0] if self.clock is None else self.clock
         memory = (*self.places, *there.tables, self._sums(), clock)
         of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
+        case = segment, there.aligned, key is None, self.clock is not None
+        if case not in self.forms:
+            self.forms[case] = list(self._forms(*case))
+        for name, kernel, programs, counts, constants in self.forms[case]:
+            yield Launch(name, kernel, programs, (*memory, *counts, *of_key, *self.numbers), constants)
+
+    def _forms(self, segment, aligned, given, clocked):
+        """The launches of a segment, whose arguments are counts alone."""
         sites = self.parts.of_chain
-        for kind, j, first_item, first_row, programs, aligned in self._grids(segment, there.aligned):
+        for kind, j, first_item, first_row, programs, whole in self._grids(segment, aligned):
             name = f"{kind}_{segment}_{j}"
             if name in self.kernels and all(programs):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
-                constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": aligned}
-                constants["FEW"] = sites if steps_of_block(sites) > 1 else 0
-                constants |= {"GIVEN": key is None, "CLOCKED": self.clock is not None}
+                constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": whole}
+                constants |= {"FEW": sites if steps_of_block(sites) > 1 else 0, "GIVEN": given, "CLOCKED": clocked}
                 constants |= {"enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
-                yield Launch(name, self.kernels[name], programs, (*memory, *counts, *of_key, *self.numbers), constants)
+                yield Launch(name, self.kernels[name], programs, counts, constants)
 
     def _warps(self, segment, j):
         """The warps of a block: fewer, with more sites per thread, if a site takes few registers."""

@@ -1,5 +1,6 @@
 """Tensors of a kernel of one step, and tables of their addresses."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,12 +99,13 @@ class Tables:
     def __init__(self, plan: Plan, parts: Parts):
         self.parts = parts
         count = len(parts.sites)
-        self.array_in = _table(plan.arrays, count)
-        self.array_out = _table(plan.arrays, count)
-        self.number_in = _table(plan.numbers)
-        self.number_out = _table(plan.numbers)
-        self.drawn = _table(plan.program.draws, count)
-        self.per_site = _table(plan.constants, count)
+        symbols = plan.arrays, plan.arrays, plan.numbers, plan.numbers, plan.program.draws, plan.constants
+        widths: tuple[tuple[int, ...], ...] = (count,), (count,), (), (), (count,), (count,)
+        shapes = [(max(1, len(rows)), *width) for rows, width in zip(symbols, widths)]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        self.memory = np.zeros(ends[-1], np.int64)  # of all tables, one after another
+        tables = [part.reshape(shape) for part, shape in zip(np.split(self.memory, ends[:-1]), shapes)]
+        self.array_in, self.array_out, self.number_in, self.number_out, self.drawn, self.per_site = tables
         self.places: dict[str, dict[Symbol, tuple[np.ndarray, int]]] = {}
         for side, arrays, numbers in (("in", self.array_in, self.number_in), ("out", self.array_out, self.number_out)):
             self.places[side] = {s: (arrays, row) for row, s in enumerate(plan.arrays)}
@@ -145,7 +147,3 @@ class Tables:
     def all(self) -> tuple[np.ndarray, ...]:
         """The tables in the order of the kernels' arguments."""
         return self.array_in, self.array_out, self.number_in, self.number_out, self.drawn, self.per_site
-
-
-def _table(symbols: Sequence[Symbol], *parts: int) -> np.ndarray:
-    return np.zeros((max(1, len(symbols)), *parts), np.int64)
