@@ -89,5 +89,8 @@ def norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _of_each(tensors, order):
     """Norms of all tensors in one fused call; 0 for an empty tensor."""
     full = [t for t in tensors if t.numel()]
-    norms_of_full = iter(torch._foreach_norm(full, order) if full else ())
+    norms = torch._foreach_norm(full, order) if full else ()
+    if len(full) == len(tensors):
+        return torch.stack(norms)
+    norms_of_full = iter(norms)
     return torch.stack([next(norms_of_full) if t.numel() else t.new_zeros(()) for t in tensors])

@@ -104,6 +104,12 @@ def test_gradients_that_are_not_finite_are_refused_when_the_verdict_has_come(dev
         optimizer.step()
 
 
+def test_finite_gradients_are_not_refused_for_a_sum_beyond_all_numbers(device):
+    optimizer, params = optimizer_of(samplers.SGHMC, lr=1e-3, momentum=0.9)
+    params[1].grad[:2] = 3e38
+    optimizer.step()
+
+
 def test_clipping_is_seen_late_too(device):
     optimizer, params = optimizer_of(samplers.SGHMC, lr=1e-3, momentum=0.9)
     device["come"] = 0

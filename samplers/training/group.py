@@ -251,12 +251,12 @@ class Group:
             raise RecipeError(f"{self.sampler.where}, step", what, do=do)
 
     def check_finite(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Refuses gradients, weights and states that are not finite: on a GPU when their sums have arrived."""
+        """Refuses gradients, weights and states that are not finite: on a GPU when their sizes have arrived."""
         params = self.group["params"]
-        tensors = {f"the gradient of parameter {k}": g for k, g in enumerate(gradients)}
-        tensors |= {f"parameter {k}": p for k, p in enumerate(params)}
-        for k, p in enumerate(params):
-            tensors |= {f"{name} of parameter {k}": x for name, x in self.states.get(p, {}).items()}
+        states = [self.states.get(p, {}) for p in params]
+        tensors = {"the gradient of parameter": gradients, "parameter": params}
+        for name in states[0] if states else ():  # scalar blocks are with the first parameter alone
+            tensors[f"{name} of parameter"] = [state[name] for state in states if name in state]
         where, number = f"{self.sampler.where}, step", self.group["step_number"]
         check_finite(where, number, tensors, labels(self.index, params), self.monitors.arrivals)
 

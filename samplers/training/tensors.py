@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from integrators.kernels.addresses import check_apart, check_plain, plain, starts
-from integrators.transfers import Arrivals, is_near
+from integrators.transfers import Arrivals, is_near, largest
 from recipe import Recipe
 from recipe.errors import RecipeError
 
@@ -116,26 +116,38 @@ def _kind(t: torch.Tensor) -> str:
     return f"{t.dtype} {tuple(t.shape)} on {t.device}"
 
 
+@torch.no_grad()
 def check_finite(
-    where: str, step: int, tensors: Mapping[str, torch.Tensor], of_chains: Sequence[str], arrivals: Arrivals
+    where: str, step: int, tensors: Mapping[str, Sequence[torch.Tensor]], of_chains: Sequence[str], arrivals: Arrivals
 ) -> None:
-    """Refuses tensors whose sums are not finite, now, or of a GPU when their sums have arrived.
+    """Refuses tensors that are not finite, now, or on a GPU when their sizes have arrived.
 
-    `tensors`: those of a group by name, gradients before weights and states; `of_chains`: labels of the chains.
+    `tensors`: lists by what their numbers are of, gradients before weights and states; `of_chains`: labels of chains.
     """
-    places = [f"{name} of {chain}" for name in tensors for chain in of_chains]
-    rows = [row.sum(dtype=precise(row.dtype)) for t in tensors.values() for row in by_chain(t, len(of_chains))]
+    counts = {what: len(some) for what, some in tensors.items() if len(some)}
+    chains = len(of_chains)
+    sizes = [_sizes(list(map(local, tensors[what])), chains) for what in counts]
 
-    def read(sums: list[float]) -> None:
-        faults = [place for place, total in zip(places, sums) if not math.isfinite(total)]
-        if faults:
-            advice = "Look at the loss, or take a smaller lr."
-            if not faults[-1].startswith("the gradient"):
-                advice = f"The weights are lost: go back to a checkpoint. {advice}"
-            raise RecipeError(where, f"{faults[0]} is not finite at step {step}", do=advice)
+    def read(sizes: list[float]) -> None:
+        if all(map(math.isfinite, sizes)):
+            return
+        places = [f"{what} {k} of {of}" for what, some in counts.items() for k in range(some) for of in of_chains]
+        faults = [place for place, size in zip(places, sizes) if not math.isfinite(size)]
+        advice = "Look at the loss, or take a smaller lr."
+        if not faults[-1].startswith("the gradient"):
+            advice = f"The weights are lost: go back to a checkpoint. {advice}"
+        raise RecipeError(where, f"{faults[0]} is not finite at step {step}", do=advice)
 
-    if rows:
-        arrivals.send(torch.stack(rows), read)
+    if sizes:
+        arrivals.send(torch.cat(sizes), read)
+
+
+def _sizes(tensors: Sequence[torch.Tensor], chains: int) -> torch.Tensor:
+    """A number of each tensor and chain that is finite if all entries are: a sum on the CPU, where maxima are slow."""
+    rows = tensors if chains == 1 else [row for t in tensors for row in by_chain(t, chains)]
+    if is_near(rows[0]):
+        return torch.stack([row.sum(dtype=precise(row.dtype)) for row in rows])
+    return largest(rows)
 
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
