@@ -175,15 +175,23 @@ template <class R> static inline void friction(R x, R& decay, R& slope) {
     slope = (k == 0 ? p : (growth + (scale - 1)) / x) * R(0.5) * (1 + decay);
 }
 
-// y after a time s of dy/ds = -y/sqrt(1 + y^2): sqrt(1 + y^2) + log(y/(1 + sqrt(1 + y^2))) falls by s, by Newton's rule
+// sqrt(1 + y^2), also where y^2 overflows
+template <class R> static inline R root_of(R y) { return smallest(std::sqrt(1 + y * y), 1 + std::abs(y)); }
+
+// y after a time s of dy/ds = -y/sqrt(1 + y^2): x = e^root y/(1 + root) decays as e^-s, and with e^2u = 1 + x^2,
+// y = x e^-u (u + p/d), p and d polynomials of u, up to 1e-7: in float64 a step of Halley's rule makes it exact
 template <class R> static inline R braked(R y, R s) {
-    const R size = largest(std::abs(y), bits<R>((typename Bits<R>::U)1 << Bits<R>::mantissa));
-    R root = std::sqrt(1 + size * size);
-    const R level = root + log_of(size / (1 + root)) - s;
-    R v = smallest(level - 1 + R(0.69314718055994530942), log_of(largest(level + R(0.8814), R(1))));
-    for (int j = 0; j < 12; ++j) {
-        root = std::sqrt(1 + exp_of(2 * v));
-        v -= (root + v - log_of(1 + root) - level) / root;
-    }
-    return sign_of(y) * exp_of(v);
+    const R tiny = bits<R>((typename Bits<R>::U)1 << Bits<R>::mantissa), root = root_of(y), q = y / (1 + root);
+    const R top = at_least(root - s + log_of(largest(std::abs(q), tiny)), R(0));  // e^(2 top) is divided out
+    const R rest = exp_of(-top), x = q * exp_of(root - s - top), square = largest(rest * rest + x * x, tiny);
+    const R u = top + log_of(square) / 2, v = at_most(u, R(2000));
+    R p = R(0.010220450191431762) + v * (R(0.0023380244937693203) + v * R(0.0006750446097352161));
+    p = R(0.7357588070993576) + v * (R(-0.041136964404352716) + v * (R(0.08033899284546246) + v * p));
+    R d = R(0.026841032580800405) + v * (R(0.004437873380165231) + v * R(0.0013537844264593642));
+    d = 1 + v * (R(0.5738921556649517) + v * (R(0.292296700595234) + v * (R(0.10005740175118798) + v * d)));
+    const R z = x / std::sqrt(square) * (u + p / d);
+    if constexpr (sizeof(R) == 4) return z;
+    const R then = root_of(z), ratio = largest(z == 0 ? R(1) : z / (q * (1 + then)), tiny);
+    const R step = (root - s - then - log_of(ratio)) / then;
+    return z + z * (step + (step / then) * (step / then) / 2);
 }
