@@ -160,7 +160,7 @@ class Group:
             known, gradients = self._checked_gradients(known, params, observe)
         left = skipped(params) if isinstance(gradients, list) else []
         if self.monitors.looks_on(number) and not gpu.is_capturing():
-            without = [k for k in known.sites.chosen if any(params[k] is p for p in left)]
+            without = [k for k in known.sites.chosen if any(params[k] is p for p in left)] if left else []
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
             self.monitors.see(self.index, group, chosen, known.sites, self.setting, without)
         if known.copies is not None:

@@ -5,10 +5,12 @@ Numbers are read when they have arrived from the device, which is not waited for
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from integrators.auxiliary import masses
@@ -33,9 +35,11 @@ LOOKS = 24  # first steps of a training loop that are all looked at for clipping
 ALIKE = 4  # of LOOKS steps in a row that were looked at, of one norm or one largest entry: no accident
 SAME = 1e-5  # relative: sizes that differ by less are one
 NOISE, SQUARES, SOME = "noise", "squares", "sites"  # in a row: sums over so many sites
+PLACE = "weights and slopes"  # in a row: at the sites, on the device
 HEATING, SUPPLIED, SETTING = "heating", "supplied", "setting"  # temperatures over T; in use at a row
 
 Tensors = Sequence[torch.Tensor]
+Numbers = dict[str, np.ndarray]  # by name, of each chain
 
 
 def is_looked_at(step: int) -> bool:
@@ -133,21 +137,37 @@ class Sites:
         states = {b: views(tensors) for b, tensors in kernel.vectors.items()}
         return cls(own, chains, whole[0].device, views(kernel.params), states, kernel.scalars)
 
+    @cached_property
+    def places(self) -> list[tuple[torch.Size, tuple[int, ...]]]:
+        """Shape and strides of each view."""
+        return [(x.shape, x.stride()) for x in self.weights]
+
+    def count(self, skipped: Sequence[int]) -> int:
+        """How many sites a step moves that skips tensors of these numbers."""
+        return sum(shape[1] * shape[2] for k, (shape, _) in zip(self.chosen, self.places) if k not in skipped)
+
     def together(self, views: Tensors) -> torch.Tensor:
         """Views side by side in float64, `(chains, some)`."""
-        none = torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
-        return torch.cat(list(views), 1).double().flatten(1) if views else none
+        if not views:
+            return torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
+        return torch.cat(list(views), 1).double().flatten(1)
 
-    def moved(self, skipped: Sequence[int]) -> torch.Tensor | float:
-        """1 at the sites that a step moves and 0 at those of skipped tensors, of these numbers; 1.0 if none is."""
-        if not skipped:
-            return 1.0
+    def values(self, blocks: Sequence[str], skipped: Sequence[int]) -> torch.Tensor:
+        """The numbers of the weights and of blocks, `(chains, 1 + blocks, some)`; blocks are 0 at skipped tensors."""
+        lists = [self.weights, *(self.states[b] for b in blocks)]
+        values = self.together([x for views in lists for x in views]).view(self.chains, len(lists), -1)
+        if skipped:
+            values[:, 1:] *= self.moved(skipped)
+        return values
+
+    def moved(self, skipped: Sequence[int]) -> torch.Tensor:
+        """1 at the sites that a step moves and 0 at those of skipped tensors, of these numbers, `(chains, 1, some)`."""
         parts = [torch.full_like(x, float(k not in skipped)) for k, x in zip(self.chosen, self.weights)]
-        return self.together(parts)
+        return self.together(parts)[:, None]
 
     def slopes(self, gradients: Tensors) -> torch.Tensor:
         """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
-        return self.together([g.as_strided(x.shape, x.stride()) for g, x in zip(gradients, self.weights)])
+        return self.together([g.as_strided(*place) for g, place in zip(gradients, self.places)])
 
 
 class Monitors:
@@ -174,7 +194,6 @@ class Monitors:
         self.arrivals.look()
         return bool(self._before) or is_looked_at(step)
 
-    @torch.no_grad()
     def see(
         self,
         index: int,
@@ -195,50 +214,64 @@ class Monitors:
         slopes = sites.slopes(gradients) * group["num_data"]
         place, version = starts(gradients[:1]), gradients[0]._version if gradients else 0
         if before is not None and before[0].shape == slopes.shape:
-            noise, squares = ((x.square().sum(1) / 2) for x in (slopes - before[0], torch.cat([slopes, before[0]], 1)))
-            self._send(index, {NOISE: noise, SQUARES: squares})
+            halves = torch.stack((slopes - before[0], slopes, before[0])).square().sum(2) / 2
+            self._send(index, halves.flatten(), _of_pair)
             self.beside.setdefault(index, set()).add(minibatches.handed_out_since(before[1]))
             self.added.setdefault(index, set()).add(before[2] == (place, version - 1))
             if not torch.equal(before[3], drawn_by(slopes.device)):
                 self.drawn.add(index)
         if looks:
             self._before[index] = slopes, minibatches.latest(), (place, version), drawn_by(slopes.device)
-            self._send(index, *self._numbers(group, slopes, sites, setting, sites.moved(skipped)))
+            self._look(index, group, slopes, sites, setting, skipped)
 
-    def _numbers(
+    def _look(
         self,
+        index: int,
         group: Mapping[str, Any],
         slopes: torch.Tensor,
         sites: Sites,
         setting: Setting,
-        moved: torch.Tensor | float,
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The sums of a row over the sites that are moved, `(chains,)` by name, and what stays on the device."""
+        skipped: Sequence[int],
+    ) -> None:
+        """Begins a row: sums over the sites that are moved, and weights with slopes, which stay on the device."""
         T, h = setting.temperature, setting.step_size
-        some = (torch.ones_like(slopes) * moved).sum(1)
-        numbers = {SOME: some}
-        for block, mass in masses_of(self.recipe, setting).items():
-            numbers[f"kinetic.{block}"] = (sites.together(sites.states[block]).square() * moved).sum(1) / (mass * T)
-            numbers[f"kick.{block}"] = slopes.square().sum(1) * (h**2 / (4 * mass * T))
-        for b in self.recipe.thermostats:
-            is_vector = b.name in sites.states
-            own = (sites.together(sites.states[b.name]) * moved).sum(1) if is_vector else sites.scalars[b.name] * some
-            numbers[b.name] = own
-        weights = sites.together(sites.weights)
-        slopes = torch.add(slopes, weights * moved, alpha=group["num_data"] * group["weight_decay"])
-        return numbers, {"step": group["step_number"], "weights": weights, "slopes": slopes / T, SETTING: setting}
+        of_momenta = masses_of(self.recipe, setting)
+        names = [b.name for b in self.recipe.thermostats]
+        blocks = [*of_momenta, *(name for name in names if name in sites.states)]
+        scalars = [name for name in names if name not in sites.states]
+        values = sites.values(blocks, skipped)
+        own = torch.cat((values[:, 1:], slopes[:, None]), 1)
+        sums = torch.stack((own, own.square())).sum(3)
+        some = sites.count(skipped)
 
-    def _send(self, index: int, numbers: dict[str, torch.Tensor], row: dict[str, Any] | None = None) -> None:
-        """Adds numbers to the latest row of a group once they have arrived; with a `row`, begins with this one."""
+        def read(numbers: np.ndarray) -> Numbers:
+            plain, squares = numbers[: sums.numel()].reshape(sums.shape)
+            row = {SOME: np.full(sites.chains, float(some))}
+            row |= {name: plain[:, k] for k, name in enumerate(blocks) if name not in of_momenta}
+            for k, (block, mass) in enumerate(of_momenta.items()):
+                row[f"kinetic.{block}"] = squares[:, k] / (mass * T)
+                row[f"kick.{block}"] = squares[:, -1] * (h**2 / (4 * mass * T))
+            of_chains = numbers[sums.numel() :].reshape(-1, sites.chains)
+            return row | {name: some * number for name, number in zip(scalars, of_chains)}
+
+        weights = values[:, 0]
+        prior = weights * sites.moved(skipped)[:, 0] if skipped else weights
+        slopes = torch.add(slopes, prior, alpha=group["num_data"] * group["weight_decay"])
+        row = {"step": group["step_number"], PLACE: torch.stack((weights, slopes)), SETTING: setting}
+        self._send(index, torch.cat([sums.flatten(), *(sites.scalars[name] for name in scalars)]), read, row)
+
+    def _send(
+        self, index: int, numbers: torch.Tensor, read: Callable[[np.ndarray], Numbers], row: dict | None = None
+    ) -> None:
+        """Adds what is read of numbers to the latest row of a group, once they come; with a `row`, begins with it."""
         rows = self.rows.setdefault(index, [])
 
-        def read(values: list[float]) -> None:
+        def take(here: list[float]) -> None:
             if row is not None:
                 rows.append(row)
-            each = len(values) // len(numbers)
-            rows[-1].update({name: values[k * each : (k + 1) * each] for k, name in enumerate(numbers)})
+            rows[-1].update({name: of_chains.tolist() for name, of_chains in read(np.array(here)).items()})
 
-        self.arrivals.send(torch.cat(list(numbers.values())), read)
+        self.arrivals.send(numbers, take)
 
     def _late(self, index: int) -> list[dict[str, Any]]:
         """The rows of the later half of the steps of a group."""
@@ -261,15 +294,16 @@ class Monitors:
         rows = self._late(index)
         if not rows:
             return [dict[str, torch.Tensor]() for _ in range(chains)]
-        apart = ("step", "weights", "slopes", SETTING, SOME, NOISE, SQUARES)
+        apart = ("step", PLACE, SETTING, SOME, NOISE, SQUARES)
         names = [name for name in rows[0] if name not in apart]
         missing = chains * [math.nan]
         order = (SOME, NOISE, SQUARES, *names)
         table = torch.tensor(
             [[row.get(name, missing) for name in order] for row in rows], dtype=torch.float64, device="cpu"
         )
-        weights, slopes = (torch.stack([row[name] for row in rows]) for name in ("weights", "slopes"))
+        weights, slopes = torch.stack([row[PLACE] for row in rows], 1)
         virial = ((weights - weights.mean(0)) * slopes).sum(2).cpu()
+        virial /= torch.tensor([[row[SETTING].temperature] for row in rows], dtype=torch.float64, device="cpu")
         table = torch.cat([table, virial[:, None]], 1)  # (rows, numbers, chains)
         if shards is not None:
             shards.spread.add(table)
@@ -279,6 +313,12 @@ class Monitors:
         known = [unknown if isinstance(heating, str) else heating for heating in self.heatings(index)]
         per_variance, supplied = torch.tensor(known, dtype=torch.float64, device="cpu").T
         return [_series(names, steps, own, per_variance, supplied) for own in table.unbind(2)]
+
+
+def _of_pair(halves: np.ndarray) -> Numbers:
+    """Variance and size of the gradients of two steps, of half their squares: of the difference and of each."""
+    noise, own, before = halves.reshape(3, -1)
+    return {NOISE: noise, SQUARES: own + before}
 
 
 def drawn_by(device: torch.device) -> torch.Tensor:
