@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from recipe.errors import RecipeError, in_short
 
@@ -127,8 +126,28 @@ def has_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors in dicts, lists and tuples, in their order, faster than by torch's trees.
+
+    >>> leaves({"a": torch.tensor(1), "b": [torch.tensor(2), ()]})
+    [tensor(1), tensor(2)]
+    """
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [x for own in (value.values() if isinstance(value, dict) else value) for x in leaves(own)]
+
+
+def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The value with `function` applied to each tensor in its dicts, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: mapped(function, own) for name, own in value.items()}
+    return type(value)(mapped(function, own) for own in value)
+
+
 class Graph:
-    """A function of tensors, in dicts and lists, as a CUDA graph: the first call captures it, every call replays it.
+    """A function of tensors in dicts, lists and tuples as a CUDA graph: the first call captures it, each replays it.
 
     The graph has memory of its own: a call copies its arguments there, and returns copies of the results. Tensors of
     `fixed` are read in place. A function that reads numbers of the device on the host has no graph: the first call
@@ -143,7 +162,7 @@ class Graph:
 
     def __call__(self, *arguments: Any) -> Any:
         """The function's result for the arguments."""
-        read = tree_leaves(arguments)
+        read = leaves(arguments)
         if self.graph is None:
             with on(read[0].device):
                 self._capture(arguments)
@@ -152,13 +171,14 @@ class Graph:
             torch._foreach_copy_([to for to, _ in moving], [x for _, x in moving])
         assert self.graph is not None
         self.graph.replay()
-        return tree_map(torch.clone, self.result)
+        result = mapped(torch.empty_like, self.result)
+        torch._foreach_copy_(leaves(result), self.results)
+        return result
 
     def _capture(self, given: tuple) -> None:
         """Capture the graph on a stream of its device, after a call for one-time work and one that must not wait."""
-        read, form = tree_flatten(given)
-        self.read = [x if id(x) in self.fixed else x.clone() for x in read]
-        arguments = tree_unflatten(self.read, form)
+        arguments = mapped(lambda x: x if id(x) in self.fixed else x.clone(), given)
+        self.read = leaves(arguments)
         before = torch.cuda.current_stream(self.read[0].device)
         beside = torch.cuda.Stream(self.read[0].device)
         beside.wait_stream(before)
@@ -169,6 +189,7 @@ class Graph:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             self.result = self.function(*arguments)
+        self.results = leaves(self.result)
         before.wait_stream(beside)
         self.graph = graph
 
