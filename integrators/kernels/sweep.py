@@ -200,15 +200,15 @@ class Sweep:
 
     def _set_constants(self, h, temperature, step_number, parameters):
         """Compute the constants of a step, unless settings equal those of the last step."""
-        numbers = {"h": h, "T": temperature, "step": step_number if self.constants.changes else 0}
-        setting = (numbers, parameters)
-        if self._setting is not None and all(map(_are_same, setting, self._setting)):
+        number = step_number if self.constants.changes else 0
+        setting = h, temperature, number, *parameters.items()
+        are_numbers = all([isinstance(v, (int, float)) for v in (h, temperature, *parameters.values())])
+        if are_numbers and setting == self._setting:
             return
         self.tables.forget(self.tables.per_site)
-        values = self.constants(h, temperature, numbers["step"], parameters)
+        values = self.constants(h, temperature, number, parameters)
         self._launch.set_constants(np.array([self._number(j, v) for j, v in enumerate(values)] or [0.0]))
-        has_tensors = any(isinstance(v, torch.Tensor) for v in parameters.values())
-        self._setting = None if has_tensors else setting
+        self._setting = setting if are_numbers else None  # tensors may change in place
 
     def _number(self, j, value):
         """The number of a constant, or 0 after putting the addresses of values per site into the tables."""
@@ -235,10 +235,3 @@ class Sweep:
 
     def _readable(self, what, t):
         return readable(f"{self.recipe.name}, {what}", t)
-
-
-def _are_same(some: Mapping, others: Mapping) -> bool:
-    """Whether two sets of parameters are equal numbers; false with tensors, which may change in place."""
-    return some.keys() == others.keys() and all(
-        isinstance(v, (int, float)) and isinstance(others[k], (int, float)) and v == others[k] for k, v in some.items()
-    )

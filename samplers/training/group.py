@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -110,7 +111,7 @@ class Group:
         self.monitors = monitors
         self._known: Known | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
-        self._names = (*SETTINGS, *sampler.step.parameters)
+        self._settings = itemgetter(*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
         self._warned_of_skipped = False
         self._shared = 0  # steps in a row whose noise another optimizer has just drawn
@@ -124,7 +125,7 @@ class Group:
     @property
     def setting(self) -> Setting:
         """Step size, temperature and parameters in use, computed anew when settings change."""
-        values = tuple(self.group[name] for name in self._names)
+        values = self._settings(self.group)
         if self._in_use is None or self._in_use[0] != values:
             own = rates.setting(self.sampler.step, self.sampler.where, self.group, budget=False)
             self._in_use = values, own

@@ -103,6 +103,7 @@ class Compiled(Text):
             self.sweep.follow(clock)
         own = {start for start, p in zip(starts(params), params) if p.numel()}
         self.written_before_read = own if self.sweep.has_passes else set()
+        self.apart = b""  # addresses of gradients that are no parameter
         self.walk = walk(params) if shards is None else None
 
     def gradients(self, params: Tensors) -> np.ndarray | None:
@@ -110,8 +111,11 @@ class Compiled(Text):
         if self.walk is None or not self.walk(params):
             return None
         addresses = self.walk.gradients
-        apart = not self.written_before_read or self.written_before_read.isdisjoint(addresses.tolist())
-        return addresses if apart else None
+        if self.written_before_read and addresses.tobytes() != self.apart:
+            if not self.written_before_read.isdisjoint(addresses.tolist()):
+                return None
+            self.apart = addresses.tobytes()
+        return addresses
 
     def move(self, h: float, key: Key, gradients: Any, observe: Named, value: Any, /, **settings: Any) -> None:
         """Makes one step like `Text.move`."""
