@@ -296,7 +296,8 @@ def kernels(job):
         step(CASES[name], dtype, job["sites"], job.get("chains", 1), job.get("given", False), key)
     seen = {}
     for launch, loop, kernel in found:
-        called = {"name": launch.name, "aligned": launch.constants.get("ALIGNED")}
+        how = launch.constants
+        called = {"name": launch.name, "aligned": how.get("ALIGNED"), "round": how.get("ROUND")}
         seen[id(kernel)] = called | _figures(kernel, target)
         if loop is not None:
             seen[id(kernel)] |= _by_site(seen[id(kernel)], launch, loop, dtype, target)

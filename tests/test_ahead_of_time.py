@@ -1,12 +1,13 @@
 """Triton kernels as machine code for GPUs that are not there: they compile, and are as lean as is said here."""
 
 import json
+import math
 import subprocess
 import sys
 from functools import cache
 
 import pytest
-from ahead_of_time import FOLDER, figures_of
+from ahead_of_time import FOLDER, RESNET50, figures_of
 from covering import slow
 from test_kernels import KERNELS
 
@@ -165,6 +166,15 @@ def test_the_optimizer_over_161_tensors_is_lean():
             assert row["aligned"] and row["widest"] == 128 and row["barriers"] == 0 and row["share"] >= least - 0.03, (
                 row
             )
+
+
+@pytest.mark.slow
+def test_the_totals_of_161_tensors_are_each_added_up_in_two_rounds():
+    """A round waits for memory once if a thread has registers for what it reads; blocks have 2048 sites."""
+    chains = [row for row in figures_of([{"sampler": "sgnht", "resnet": True}]) if row["name"].startswith("chain")]
+    blocks = sum(math.prod(shape) / 2048 for shape in RESNET50)
+    assert len(chains) == 2
+    assert all(2 * row["round"] > blocks and row["registers"] <= 32 and row["stack"] == 0 for row in chains), chains
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ class _Writer(Writer):
         lines = self._constants(loop)
         count = len(loop.sums)
         for k, s in enumerate(loop.sums):
-            lines.append(f"{self.stem(s)} = total_of(sums, items, chain, {count}, {k}, CHAINS).to(R)")
+            lines.append(f"{self.stem(s)} = total_of(sums, items, chain, {count}, {k}, ROUND).to(R)")
         lines += self._loaded(loop.loads, loop)
         lines += [line for d in loop.draws for line in self._draw_of_chain(d)]
         lines += self._statements(loop)

@@ -199,14 +199,14 @@ def put_total(x, sums, row, rows, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS:
 
 
 @triton.jit
-def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS: tl.constexpr):
-    """A total of each of these chains, from those of its blocks, in a fixed order."""
-    WIDE: tl.constexpr = 1024 // CHAINS
-    found = tl.zeros((CHAINS, WIDE), tl.float64)
-    for start in range(0, items, WIDE):
-        item = (start + tl.arange(0, WIDE))[None, :]
-        found += tl.load(sums + (chain[:, None] * items + item) * TOTALS + k, mask=item < items, other=0.0)
-    return tl.sum(found, 1)
+def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, ROUND: tl.constexpr):
+    """A total of each of these chains, from those of its blocks, ROUND of them at once, in a fixed order."""
+    found = tl.zeros((chain.numel,), tl.float64)
+    for start in range(0, items, ROUND):
+        item = (start + tl.arange(0, ROUND))[None, :]
+        own = tl.load(sums + (chain[:, None] * items + item) * TOTALS + k, mask=item < items, other=0.0)
+        found += tl.sum(own, 1)
+    return found
 
 
 @triton.jit

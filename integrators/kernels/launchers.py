@@ -25,6 +25,7 @@ SMALL = 1024  # number of sums up to which an idle kernel keeps their memory
 SITES_OF_ITEM = 16384  # most sites of an item in C++: a multiple of its blocks
 GROUPS_OF_BLOCK = 512  # groups of four sites per block in Triton
 FEW_NUMBERS = 4  # numbers per site, read, drawn and written, up to which four warps serve a block
+ROUND = 8192  # most sums of a chain that a program reads at once: eight a thread, which wait for memory together
 ROWS = 65_535  # most rows of a grid of programs
 TABLES_KEPT = 128  # number of address tables kept on a GPU
 ALIGNMENT = 16  # bytes of the widest access of a GPU
@@ -223,7 +224,8 @@ class TritonLauncher(_Launcher):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
                 constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": whole}
                 constants |= {"FEW": sites if steps_of_block(sites) > 1 else 0, "GIVEN": given, "CLOCKED": clocked}
-                constants |= {"enable_fp_fusion": True, "num_warps": self._warps(segment, j)}
+                constants |= {"ROUND": 1, "num_warps": self._warps(segment, j)} if kind == "sites" else self._round()
+                constants |= {"enable_fp_fusion": True}
                 yield Launch(name, self.kernels[name], programs, counts, constants)
 
     def _warps(self, segment, j):
@@ -231,6 +233,11 @@ class TritonLauncher(_Launcher):
         loop = self.plan.segments[segment].passes[j].sites
         per_site = [*loop.loads, *loop.stores, *loop.draws, *filter(is_by_site, loop.constants)]
         return 4 if len(per_site) <= FEW_NUMBERS else 8
+
+    def _round(self):
+        """How many sums of a chain a program reads at once, and its warps: a round waits for memory once."""
+        sums = min(ROUND, 1 << (self.items - 1).bit_length())
+        return {"ROUND": sums, "num_warps": min(32, max(8, sums // 128))}
 
     def _grids(self, segment, aligned):
         """Kind and pass of each kernel, its first item and chain, its grid, and whether its items are aligned."""
