@@ -2,6 +2,7 @@
 
 import sys
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from integrators.kernels import fallback
 from integrators.kernels.trajectory import Trajectory, TrajectoryOnGPU
 from integrators.passes import Unsupported
 from recipe import Energy, RecipeError
-from samplers.running import choice
+from samplers.running import choice, launches
 from samplers.target.targets import TARGETS
 from samplers.testing.cases import CASES
 
@@ -118,6 +119,15 @@ def test_a_run_with_phases_and_lost_chains_is_that_of_cpp():
         runs.append(run)
     assert 0 < len(runs[0].diverged) < 20 and runs[0].diverged == runs[1].diverged
     torch.testing.assert_close(runs[1]["theta"].cpu(), runs[0]["theta"], rtol=1e-6, atol=1e-6)
+
+
+def test_the_launch_that_compiles_says_nothing_of_how_long_launches_take(monkeypatch):
+    began_and_ended = iter([0, 60, 60, 60.1, 60.1, 60.2])
+    monkeypatch.setattr(launches, "time", SimpleNamespace(perf_counter=lambda: next(began_and_ended)))
+    sizes, run = [], TrajectoryOnGPU.run
+    monkeypatch.setattr(TrajectoryOnGPU, "run", lambda *a, **how: sizes.append(len(a[2])) or run(*a, **how))
+    samplers.sample(samplers.SGLD, TARGETS["banana"], init=start(), steps=200, backend="triton", **SETTINGS)
+    assert sizes == [64, 64, 72]
 
 
 def test_what_has_no_kernel_of_many_steps_has_one_of_one_step():

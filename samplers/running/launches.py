@@ -41,6 +41,7 @@ class Launches:
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
         """Make the steps of one launch, from step `done` of a stage on."""
+        is_compiled = self.backend == "cpp" or id(stage.step) in self.kernels  # Triton compiles in the first launch
         kernel = self._kernel_at(stage.step, chains.state)
         kernel.died[: len(chains)][~chains.alive] = 0  # lost under another kernel
         steps = min(self.size, end - done)
@@ -55,7 +56,8 @@ class Launches:
         chains.land(kernel.state_now(), steps)
         self._landed = stage.step, chains.state
         passed = max(time.perf_counter() - began, 1e-6)
-        self.size = max(1, min(2 * self.size, int(self.size * SECONDS / passed), MOST))
+        if is_compiled:
+            self.size = max(1, min(2 * self.size, int(self.size * SECONDS / passed), MOST))
         return Moves(steps, settings[skipped :: stage.thin, 0].tolist(), self._kept(kernel, draws), error)
 
     def _kernel_at(self, step: Step, state: dict[str, Any]) -> Trajectory:
