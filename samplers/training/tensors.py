@@ -126,7 +126,7 @@ def check_finite(
     """
     counts = {what: len(some) for what, some in tensors.items() if len(some)}
     chains = len(of_chains)
-    sizes = [_sizes(list(map(local, tensors[what])), chains) for what in counts]
+    sizes = [_sizes(tensors[what], chains) for what in counts]
 
     def read(sizes: list[float]) -> None:
         if all(map(math.isfinite, sizes)):
@@ -144,7 +144,8 @@ def check_finite(
 
 def _sizes(tensors: Sequence[torch.Tensor], chains: int) -> torch.Tensor:
     """A number of each tensor and chain that is finite if all entries are: a sum on the CPU, where maxima are slow."""
-    rows = tensors if chains == 1 else [row for t in tensors for row in by_chain(t, chains)]
+    own = list(map(local, tensors)) if any(map(is_sharded, tensors[:1])) else tensors
+    rows = own if chains == 1 else [row for t in own for row in by_chain(t, chains)]
     if is_near(rows[0]):
         return torch.stack([row.sum(dtype=precise(row.dtype)) for row in rows])
     return largest(rows)
