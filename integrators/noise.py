@@ -104,7 +104,7 @@ class Key:
         options: dict[str, Any] = {"dtype": dtype, "device": device, "first_chain": self.first_chain}
         if self.places is not None and shape:
             options["places"] = self.places
-        return (KINDS | STATE_DEPENDENT)[kind](self.seed, self.step, number, chains, shape, **options)
+        return FUNCTIONS[kind](self.seed, self.step, number, chains, shape, **options)
 
     def normals(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Standard normals of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
@@ -272,6 +272,7 @@ def gamma(
 
 KINDS = {"normal": normal, "uniform": uniform}
 STATE_DEPENDENT = {"poisson": poisson, "gamma": gamma}
+FUNCTIONS: dict[str, Callable[..., Any]] = KINDS | STATE_DEPENDENT | {"integers": integers}
 
 
 def _of_blocks(

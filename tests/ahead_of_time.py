@@ -245,20 +245,25 @@ def energy_of(name):
     return Energy(theta, U=data_total(log(1 + exp(z)) - y * z) + total(theta**2) / 2, data=(x, y)), 10
 
 
-def chains_of(case, dtype, energy, chains, found):
-    """Ten steps of chains on a symbolic energy, in one launch; batches of data have 32 rows."""
-    import torch
-
-    import integrators
+def compile_into(found):
+    """Let launches compile, and go to `found`."""
     from integrators.kernels import gpu
-    from integrators.kernels.trajectory import TrajectoryOnGPU
 
     class Compiled(gpu.Launch):
         def __call__(self):
             found.append((self, None, self.kernel.warmup(*self.arguments, grid=self.programs, **self.constants)))
 
     gpu.Launch, gpu.devices_of_triton = Compiled, lambda: ["cpu"]
-    gpu.check_launches = lambda where, device: None
+
+
+def chains_of(case, dtype, energy, chains, found):
+    """Ten steps of chains on a symbolic energy, in one launch; batches of data have 32 rows."""
+    import torch
+
+    import integrators
+    from integrators.kernels.trajectory import TrajectoryOnGPU
+
+    compile_into(found)
     energy, sites = energy_of(energy)
     step = integrators.compile(case.recipe, energy=energy)
     shapes = {b.name: (chains, sites) if b.is_vector else (chains,) for b in case.recipe.entries}
@@ -269,11 +274,23 @@ def chains_of(case, dtype, energy, chains, found):
     TrajectoryOnGPU(step.program, state, 3, **how).run(0, [(0.01, 1.0)] * 10, keep=[*shapes][:1])
 
 
+def noise_of(kind, dtype, sites, chains, found):
+    """The random numbers of one draw in eight steps."""
+    import torch
+
+    from integrators.kernels import block_noise
+
+    compile_into(found)
+    how = {"high": 1000} if kind == "integers" else {"dtype": dtype}
+    block_noise.filled(kind, 3, range(8), 0, chains, (sites,), device=torch.device("cpu"), **how)
+
+
 def kernels(job):
     """The figures of the kernels of a job, one for each that is compiled.
 
     `sampler`: its name; `sites` of one tensor and `chains`, or `resnet` for the optimizer over 161 tensors, or `energy`
-    for K steps of chains; `dtype`; `target`; `given`: whether noise is a tensor.
+    for K steps of chains; of the sampler "noise" the `kind` of numbers; `dtype`; `target`; `given`: whether noise is a
+    tensor.
     """
     import torch
 
@@ -290,6 +307,8 @@ def kernels(job):
     key = Key(job.get("seed", 3), job.get("step", 4))
     if job.get("resnet"):
         optimizer(CASES[name], dtype, RESNET50)
+    elif name == "noise":
+        noise_of(job["kind"], dtype, job["sites"], job["chains"], found)
     elif "energy" in job:
         chains_of(CASES[name], dtype, job["energy"], job["chains"], found)
     else:

@@ -76,6 +76,8 @@ CHAINS = [
     for target in ("sm_80", "sm_90", "gfx942")
     for dtype in ("float32", "float64")
 ] + [{"sampler": "sgnht", "energy": "banana", "chains": 2**18, "target": "gfx942"}]
+NOISE = {"sampler": "noise", "kind": "normal", "sites": 64, "chains": 1000}  # of eight steps
+OF_NOISE = {"normal": (710, 48), "integers": (570, 60)}  # at most, on sm_90: instructions, registers of a thread
 SPILLS = {("ghmc", "logistic", "float64"): 384}  # bytes of stack, at most, beyond the 255 registers of a thread
 MORE_EDGES = [
     {"sampler": name, "sites": sites, "given": given, "target": target}
@@ -88,8 +90,8 @@ MORE_EDGES = [
 
 @cache
 def always():
-    """Figures of the kernel of SGHMC and of the last of the edges, by one process."""
-    return figures_of([{"sampler": "sghmc", "sites": SITES}, EDGES[-1]])
+    """Figures of the kernel of SGHMC, of the last of the edges and of noise, by one process."""
+    return figures_of([{"sampler": "sghmc", "sites": SITES}, EDGES[-1], NOISE])
 
 
 @cache
@@ -129,6 +131,26 @@ def test_kernels_of_many_steps_are_lean():
     assert len([row for row in rows if row["name"] == "run"]) == len(CHAINS)
     for row in rows:
         check_many_steps_are_lean(row)
+
+
+def check_lean_noise(rows):
+    """At most so many instructions for the 16 numbers of a thread, and so many registers."""
+    (row,) = (row for row in rows if row["sampler"] == "noise")
+    instructions, registers = OF_NOISE[row["kind"]]
+    assert row["instructions"] <= instructions and row["registers"] <= registers and row["warps"] == 4, row
+    assert row["stack"] == row["fp64"] == 0 and row["widest"] == 128, row
+
+
+def test_the_kernel_of_normals_is_lean():
+    check_lean_noise(always())
+
+
+@pytest.mark.slow
+def test_the_kernel_of_noise_compiles_for_all_numbers():
+    check_lean_noise(figures_of([NOISE | {"kind": "integers"}]))
+    more = [{"kind": "uniform", "sites": 1, "dtype": "float64"}, {"kind": "normal", "sites": 10, "dtype": "float64"}]
+    assert all(row["stack"] == 0 for row in figures_of([NOISE | job for job in more]))
+    assert all(row["stack"] == 0 for row in figures_of([NOISE | {"target": "gfx942"}]))
 
 
 def test_the_kernel_of_sghmc_is_lean():

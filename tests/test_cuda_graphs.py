@@ -6,6 +6,7 @@ and writes into the same tensors. As on a GPU, a look at a number ends the captu
 
 import itertools
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,8 @@ from test_unrolled import FEATURES, energy, run, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from integrators.kernels import gpu
+from integrators import noise
+from integrators.kernels import block_noise, gpu
 from samplers.running import choice
 from samplers.running.graphs import AT_ONCE, Unrolled
 
@@ -94,6 +96,7 @@ def tapes(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(gpu, "has_graphs", lambda device: True)
     monkeypatch.setattr(choice, "STEPS_ON_GPU", 20)
+    monkeypatch.setattr(block_noise, "functions_on", lambda device: noise.FUNCTIONS)  # the interpreter is slow
     return made
 
 
@@ -113,6 +116,20 @@ def test_a_run_by_cuda_graphs_is_that_of_single_steps(tapes, given):
     by_graphs = run(**given)
     assert len(tapes) == 1 + ("warmup" in given) and tapes[-1].played > 2
     assert same(by_graphs, run(backend="torch", **given))
+
+
+@pytest.mark.parametrize("given", [{}, {"backend": "torch"}, {"steps": 19}], ids=str)
+def test_a_long_run_has_noise_and_rows_of_a_kernel(tapes, monkeypatch, given):
+    drawn = []
+
+    def counted(kind, *where, **how):
+        drawn.append(kind)
+        return noise.FUNCTIONS[kind](*where, **how)
+
+    own = {kind: partial(counted, kind) for kind in noise.FUNCTIONS}
+    monkeypatch.setattr(block_noise, "functions_on", lambda device: own)
+    run(**given)
+    assert {*drawn} == ({"normal", "integers"} if not given else set())
 
 
 def test_steps_that_a_graph_does_not_repeat_are_made_one_by_one(tapes):

@@ -150,13 +150,18 @@ def open_unit(word, R: tl.constexpr):
 
 
 @triton.jit
-def uniforms(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.constexpr):
-    """The uniform numbers of the sites of these groups, in order; where a chain has FEW sites, those come first."""
+def words_in_order(seed, step, group, above, draw, chain, FEW: tl.constexpr):
+    """The words of the sites of these groups, in order; where a chain has FEW sites, those come first."""
     w0, w1, w2, w3 = words_of_step(seed, step, group, above, draw, chain, FEW)
     if FEW == 1:
         w0 = if_odd(step, w1, w0)
-    even = tl.interleave(open_unit(w0, R), open_unit(w2, R))
-    return tl.interleave(even, tl.interleave(open_unit(w1, R), open_unit(w3, R)))
+    return tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+
+
+@triton.jit
+def uniforms(seed, step, group, above, draw, chain, FEW: tl.constexpr, R: tl.constexpr):
+    """The uniform numbers of the sites of these groups, in order; where a chain has FEW sites, those come first."""
+    return open_unit(words_in_order(seed, step, group, above, draw, chain, FEW), R)
 
 
 @triton.jit
@@ -210,11 +215,40 @@ def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, ROUND: t
 
 
 @triton.jit
+def below(word, high):
+    """floor(word high / 2^32)."""
+    return ((word.to(tl.uint64) * high.to(tl.uint64)) >> 32).to(tl.int64)
+
+
+@triton.jit
 def row_of(w0, w1, w2, w3, r, step, rows, FEW: tl.constexpr):
-    """The row of the data that is number r of a batch, which has FEW, one or two, or more: floor(word rows / 2^32)."""
+    """The row of the data that is number r of a batch, which has FEW, one or two, or more."""
     j = step % 2 if FEW == 1 else r % 4
-    word = tl.where(j == 0, w0, tl.where(j == 1, w1, tl.where(j == 2, w2, w3)))
-    return ((word.to(tl.uint64) * rows.to(tl.uint64)) >> 32).to(tl.int64)
+    return below(tl.where(j == 0, w0, tl.where(j == 1, w1, tl.where(j == 2, w2, w3))), rows)
+
+
+@triton.jit(do_not_specialize=["chains", "sites", "first_chain", "first_step", "seed", "draw", "high"])
+def fill(out, chains: tl.int64, sites: tl.int64, first_chain: tl.int64, first_step: tl.int64, seed: tl.int64,
+         draw: tl.int64, high: tl.int64, KIND: tl.constexpr, R: tl.constexpr, FEW: tl.constexpr, ALIGNED: tl.constexpr,
+         CHAINS: tl.constexpr, GROUPS: tl.constexpr):  # fmt: skip
+    """Fill `(steps, chains, sites)` by blocks of chains and of groups of four sites, each block within one step."""
+    across, along = tl.cdiv(sites, 4 * GROUPS).to(tl.int32), tl.cdiv(chains, CHAINS).to(tl.int32)
+    block = tl.program_id(0)
+    begin = (block % across).to(tl.int64) * GROUPS
+    chain = (block // across % along).to(tl.int64) * CHAINS + tl.arange(0, CHAINS)[:, None]
+    k = (block // across // along).to(tl.int64)
+    group = (begin & 0xFFFFFFFF).to(tl.uint32) + tl.arange(0, GROUPS)[None, :].to(tl.uint32)
+    step, above, who = first_step + k, begin >> 32, first_chain + chain
+    if KIND == "normal":
+        numbers = normals(seed, step, group, above, draw, who, FEW, R)
+    elif KIND == "uniform":
+        numbers = uniforms(seed, step, group, above, draw, who, FEW, R)
+    else:
+        numbers = below(words_in_order(seed, step, group, above, draw, who, FEW), high)
+    site = 4 * begin + tl.arange(0, 4 * GROUPS)[None, :]
+    if ALIGNED:
+        sites = sites // 4 * 4  # tells the compiler
+    tl.store(out + (k * chains + chain) * sites + site, numbers, mask=(chain < chains) & (site < sites))
 
 
 @triton.jit

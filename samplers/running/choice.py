@@ -1,12 +1,13 @@
 """The choice of a run's kernel: the step in torch, a compiled kernel of one or many steps, or a graph of several."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from integrators.kernels import gpu
+from integrators.kernels import block_noise, gpu
 from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.kernels.single import in_parts
 from integrators.kernels.sweep import Sweep
@@ -31,13 +32,17 @@ Choice = tuple[Kernel, str]  # a kernel, and the reason for it
 def choose(
     plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence[str], backend: str, where: str
 ) -> tuple[Kernel, str, Inputs]:
-    """The kernel of a run, the reason for the choice, and the inputs, whose gradient torch compiles in a long run.
+    """The kernel of a run, the reason for the choice, and the inputs.
 
+    In a long run torch compiles the gradient, and on a GPU Triton draws noise and rows for several steps at once.
     `state`: the start of the chains by block; `keep`: the names of the blocks whose values are handed on. Raises
     RecipeError where a backend is given by name and has no kernel for the step.
     """
-    on_gpu = gpu.has_graphs(next(iter(state.values())).device)  # where a graph is quick to make
+    device = next(iter(state.values())).device
+    on_gpu = gpu.has_graphs(device)  # where a graph is quick to make
     least = STEPS_ON_GPU if on_gpu else STEPS_OF_GRAPHS
+    if on_gpu and backend == "auto" and plan.length >= least:
+        inputs = replace(inputs, functions=block_noise.functions_on(device))
     has_graph = backend == "auto" and is_unrolled(plan, inputs, state, least)
     if has_graph and not on_gpu:
         return Unrolled(inputs, keep, least, where), "several steps in one graph of torch.compile: a long run", inputs

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +61,8 @@ class Batches:
         if evaluation not in self._drawn:
             source, inputs = self.inputs.target.data, self.inputs
             assert source is not None
-            rows = source.rows_for(inputs.seed, self.steps, evaluation, self.chains, inputs.first_chain)
+            integers = inputs.functions["integers"]
+            rows = source.rows_for(inputs.seed, self.steps, evaluation, self.chains, inputs.first_chain, integers)
             assert rows is not None
             self._drawn[evaluation] = (rows if self.chosen is None else rows[:, self.chosen]).unbind()
         return self._drawn[evaluation]
@@ -178,13 +179,15 @@ class OfStep:
 class Inputs:
     """The inputs of a run's steps beside the state: a pure function of the seed, the step and the chain.
 
-    `parameters`: the recipe's by name, numbers or tensors of one value per site; `first_chain`: the number of chain 0.
+    `parameters`: the recipe's by name, numbers or tensors of one value per site; `first_chain`: the number of chain 0;
+    `functions`: those that draw noise and rows, by the kind of their numbers.
     """
 
     target: Target
     seed: int
     first_chain: int
     parameters: Mapping[str, Any]
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=noise.FUNCTIONS.copy)
 
     @property
     def layout(self) -> Layout:
@@ -237,9 +240,8 @@ class Inputs:
         """The random numbers by the name of the draw, one entry for each step."""
         shape = tuple(target.shape[1:])
         scalar = (len(self.layout.shapes),) if program.scope == "tensor" and self.layout.shapes else ()
-        kinds = noise.KINDS | noise.STATE_DEPENDENT
         drawn: dict[str, Any] = {
-            draw.name: kinds[draw.kind](
+            draw.name: self.functions[draw.kind](
                 self.seed,
                 steps,
                 number,

@@ -1,5 +1,6 @@
 """Tensors of data, and minibatches that are a function of the seed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,12 +63,21 @@ class Data:
         return Data(numbers, self.batch_size, like=theta)
 
     def rows_for(
-        self, seed: int, steps: range, evaluation: int, chains: int, first_chain: int = 0
+        self,
+        seed: int,
+        steps: range,
+        evaluation: int,
+        chains: int,
+        first_chain: int = 0,
+        integers: Callable[..., torch.Tensor] = noise.integers,
     ) -> torch.Tensor | None:
-        """The rows of the batches of an evaluation in each step, `(steps, chains, batch_size)`; None for all data."""
+        """The rows of the batches of an evaluation in each step, `(steps, chains, batch_size)`; None for all data.
+
+        `integers`: the function of noise that draws them.
+        """
         if self.batch_size is None:
             return None
-        return noise.integers(
+        return integers(
             seed,
             steps,
             streams.BATCH[evaluation],
