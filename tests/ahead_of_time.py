@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -192,6 +192,10 @@ def collecting(found):
             for launch in self.launches(segment, key):
                 kind, i, j = launch.name.split("_")
                 loop = self.plan.segments[int(i)].passes[int(j)].sites if kind == "sites" else None
+                if loop is not None:
+                    there = launch.constants["BY_SITE"]
+                    by_site = [s for s in loop.constants if there >> self.plan.constants.index(s) & 1]
+                    loop = replace(loop, loads=(*loop.loads, *by_site))
                 kernel = launch.kernel.warmup(*launch.arguments, grid=launch.programs, **launch.constants)
                 found.append((launch, loop, kernel))
 

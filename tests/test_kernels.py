@@ -278,18 +278,19 @@ def test_empty_states_shared_inputs_and_parameters_per_site_are_as_in_torch():
         assert (result[0]["theta"] - result[1]["theta"]).abs().max() < 1e-14
 
 
-def test_a_mass_is_one_number_for_all_sites_or_one_for_each():
+@pytest.mark.parametrize("backend", ["cpp", "triton"])
+def test_a_mass_is_one_number_for_all_sites_or_one_for_each(backend):
     """One after the other on one kernel, which reads no memory for a number; of blocks of sites, and of their ends."""
     recipe, sites = CASES["underdamped-langevin"].recipe, [1, 70, 129]
-    kernel, state, g = sweep_of(recipe, sites)
+    kernel, state, g = sweep_of(recipe, sites, backend=backend)
     kernel.bind(state)
     by_site = torch.linspace(0.5, 2.0, sum(sites), dtype=torch.float64)
     for k, m in enumerate((1.3, by_site, 0.7, by_site.flip(0), torch.tensor(1.9, dtype=torch.float64))):
-        before = {b: torch.cat(x, 1) for b, x in state.items()}
+        before = {b: torch.cat(x, 1).cpu() for b, x in state.items()}
         kernel(0.05, lambda segment: [g], noise=Key(9, k), gamma=0.8, m=m)
         assert kernel.tables.per_site.any() == (torch.is_tensor(m) and m.numel() > 1)
-        expected = by_hand(before, torch.cat(g, 1), 0.05, 0.8, m, Key(9, k))
-        assert all((torch.cat(state[b], 1) - expected[b]).abs().max() <= 1e-12 for b in expected)
+        expected = by_hand(before, torch.cat(g, 1).cpu(), 0.05, 0.8, m, Key(9, k))
+        assert all((torch.cat(state[b], 1).cpu() - expected[b]).abs().max() <= 1e-12 for b in expected)
 
 
 def by_hand(state, g, h, gamma, m, key):

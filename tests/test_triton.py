@@ -109,6 +109,17 @@ def test_parts_do_not_matter_and_are_those_of_the_other_kernels(name, monkeypatc
     assert all((whole[b] - parts[b].cpu()).abs().max() <= 1e-12 for b in whole)
 
 
+def test_multiples_of_a_parameter_per_site_are_loaded_once():
+    case, sparse, after = CASES["sgld-sa-marginal"], torch.arange(70).remainder(3).double() / 2, []
+    for backend, loads in (("cpp", 6), ("triton", 1)):
+        kernel, state, g = sweep_of(case.recipe, [70], backend=backend)
+        kernel.bind(state)
+        kernel(0.05, lambda segment: [g], noise=Key(9, 1), **{**case.parameters, "sparse": sparse})
+        assert kernel.tables.per_site.any(1).sum() == loads
+        after.append(state["theta"][0].cpu())
+    assert (after[0] - after[1]).abs().max() <= 1e-12
+
+
 def test_a_layer_passes_on_kernels():
     report = check(integrators.compile(CASES["sgld"].recipe, backend="triton"), layers=["differential", "linear law"])
     assert report.ok and len(report.results) > 4, report

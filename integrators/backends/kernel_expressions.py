@@ -68,7 +68,7 @@ def _powers(n, x):
 
 OF_THE_PRELUDE = {name: name for name in ("phi1", "braked", "wrapped", "folded", "turned")}
 OF_STD = ("sqrt", "tan", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
-OF_TRITON = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "erf")
+OF_TRITON = ("log", "sin", "cos", "sqrt", "rsqrt", "erf")
 
 CPP = Dialect(
     name="C++",
@@ -106,7 +106,8 @@ TRITON = Dialect(
     negation="~({})",
     calls={name: f"tl.{name}" for name in OF_TRITON}
     | OF_THE_PRELUDE
-    | {"tanh": "tanh_of", "sign": "sign_of", "Abs": "tl.abs", "Max": "tl.maximum", "Min": "tl.minimum"},
+    | {name: f"{name}_of" for name in ("exp", "tanh", "sign")}
+    | {"Abs": "tl.abs", "Max": "tl.maximum", "Min": "tl.minimum"},
 )
 
 

@@ -50,9 +50,7 @@ class _Writer(Writer):
     def over_sites(self, loop: Loop) -> list[str]:
         """The lines of a loop over sites, for one block of sites."""
         lines = self._constants(loop)
-        for s in filter(is_by_site, loop.constants):
-            address = self._begin("per_site", self.plan.constants.index(s), "begin")
-            lines.append(f"{self.stem(s)} = tl.load({address} + at, mask=mask, other=1)")
+        lines += [line for s in filter(is_by_site, loop.constants) for line in self._constant_by_site(s)]
         lines += self._loaded(loop.numbers, loop)
         lines += [f"{self.stem(s)} = tl.load({self._array(s, loop.side(s))}, mask=mask, other=1)" for s in loop.loads]
         lines += [line for d in loop.draws for line in self._draw(d)]
@@ -76,6 +74,11 @@ class _Writer(Writer):
         numbers = [s for s in loop.constants if not is_by_site(s)]
         lines = [f"{self.stem(s)} = zero + constant{self.plan.constants.index(s)}" for s in numbers]
         return lines + (["n = zero + sites"] if loop.counts_sites else [])
+
+    def _constant_by_site(self, s):
+        name, k = self.stem(s), self.plan.constants.index(s)
+        loaded = f"tl.load({self._begin('per_site', k, 'begin')} + at, mask=mask, other=1)"
+        return [f"if BY_SITE >> {k} & 1:", f"    {name} = {loaded}", "else:", f"    {name} = zero + constant{k}"]
 
     def _loaded(self, numbers, loop):
         return [f"{self.stem(s)} = tl.load({self._number(s, loop.side(s))})" for s in numbers]

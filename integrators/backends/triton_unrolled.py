@@ -24,7 +24,7 @@ RUN = template("triton_unrolled.py.in")
 GRADIENT = template("triton_unrolled_gradient.py.in")
 FUNCTIONS = [
     *("braked", "normal_of_step", "of_step", "open_unit", "pair", "phi1", "power_of", "put", "row_of", "shared_words"),
-    *("sign_of", "tanh_of", "uniform_of_step", "words", "words_of_step"),
+    *("exp_of", "sign_of", "tanh_of", "uniform_of_step", "words", "words_of_step"),
 ]
 COUNTS = {num_data: Symbol("all_rows"), rows_in_batch: Symbol("rows_here")}
 

@@ -13,7 +13,7 @@ from recipe.errors import RecipeError
 from ..backends.cpp import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
-from ..passes import Plan, is_by_site
+from ..passes import Plan
 from . import gpu
 from .addresses import address
 from .constants import NUMBER_TYPES
@@ -46,12 +46,7 @@ class _SweepInCpp(ctypes.Structure):
 
 
 class _Launcher:
-    """Launches of the segments of a plan; `part_of_item`: the index of the part of each item.
-
-    `spreads_numbers`: whether an expanded constant per site is passed as one number.
-    """
-
-    spreads_numbers = False
+    """Launches of the segments of a plan; `part_of_item`: the index of the part of each item."""
 
     def __init__(self, plan: Plan, parts: Parts, tables: Tables, part_of_item: np.ndarray):
         self.plan = plan
@@ -80,8 +75,6 @@ class _Launcher:
 
 class CppLauncher(_Launcher):
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
-
-    spreads_numbers = True
 
     def __init__(self, plan: Plan, parts: Parts, tables: Tables):
         self.library = library(sweep_source(plan), (f"REAL={NUMBER_TYPES[parts.dtype]}",))
@@ -154,6 +147,7 @@ class TritonLauncher(_Launcher):
     def set_constants(self, numbers: np.ndarray) -> None:
         """Set the constants of the next steps."""
         self.numbers = numbers[: len(self.plan.constants)].tolist()
+        self.by_site = sum(1 << k for k, addresses in enumerate(self.tables.per_site) if addresses.any())
 
     def _tables(self):
         """The tables of addresses on the device; recent ones are cached, because allocators reuse memory."""
@@ -209,14 +203,14 @@ class TritonLauncher(_Launcher):
         clock = self.places[0] if self.clock is None else self.clock
         memory = (*self.places, *there.tables, self._sums(), clock)
         of_key = (0, 0, 0) if key is None else (key.first_chain, signed(key.seed), signed(key.step))
-        case = segment, there.aligned, key is None, self.clock is not None
+        case = segment, there.aligned, key is None, self.clock is not None, self.by_site
         if case not in self.forms:
             self.forms[case] = list(self._forms(*case))
         for name, kernel, programs, counts, constants in self.forms[case]:
             yield Launch(name, kernel, programs, (*memory, *counts, *of_key, *self.numbers), constants)
 
-    def _forms(self, segment, aligned, given, clocked):
-        """The launches of a segment, whose arguments are counts alone."""
+    def _forms(self, segment, aligned, given, clocked, by_site):
+        """The launches of a segment, whose arguments are counts alone; `by_site`: bits of the constants in memory."""
         sites = self.parts.of_chain
         for kind, j, first_item, first_row, programs, whole in self._grids(segment, aligned):
             name = f"{kind}_{segment}_{j}"
@@ -224,15 +218,16 @@ class TritonLauncher(_Launcher):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
                 constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": whole}
                 constants |= {"FEW": sites if steps_of_block(sites) > 1 else 0, "GIVEN": given, "CLOCKED": clocked}
-                constants |= {"ROUND": 1, "num_warps": self._warps(segment, j)} if kind == "sites" else self._round()
-                constants |= {"enable_fp_fusion": True}
+                sweeps = {"ROUND": 1, "num_warps": self._warps(segment, j, by_site)}
+                constants |= sweeps if kind == "sites" else self._round()
+                constants |= {"BY_SITE": by_site, "enable_fp_fusion": True}
                 yield Launch(name, self.kernels[name], programs, counts, constants)
 
-    def _warps(self, segment, j):
+    def _warps(self, segment, j, by_site):
         """The warps of a block: fewer, with more sites per thread, if a site takes few registers."""
         loop = self.plan.segments[segment].passes[j].sites
-        per_site = [*loop.loads, *loop.stores, *loop.draws, *filter(is_by_site, loop.constants)]
-        return 4 if len(per_site) <= FEW_NUMBERS else 8
+        constants = [s for s in loop.constants if by_site >> self.plan.constants.index(s) & 1]
+        return 4 if len((*loop.loads, *loop.stores, *loop.draws, *constants)) <= FEW_NUMBERS else 8
 
     def _round(self):
         """How many sums of a chain a program reads at once, and its warps: a round waits for memory once."""

@@ -10,6 +10,7 @@ from torch.autograd.graph import increment_version
 
 from recipe.errors import RecipeError
 
+from ..gathered import gathered
 from ..noise import Key
 from ..passes import Segment, is_by_site, plan, supplied
 from ..processes import Spread
@@ -32,6 +33,7 @@ class Sweep:
     """
 
     def __init__(self, program: Program, state: Mapping, backend: str = "cpp", spread: Spread | None = None):
+        program = gathered(program) if backend == "triton" else program
         self.program = program
         self.recipe = program.recipe
         whole = plan(program)
@@ -214,7 +216,7 @@ class Sweep:
         """The number of a constant, or 0 after putting the addresses of values per site into the tables."""
         if not isinstance(value, torch.Tensor):
             return value
-        if self._launch.spreads_numbers and is_one_number(value):
+        if is_one_number(value):
             return float(value.flatten()[0])
         self.tables.put(self.tables.per_site, j, self.plan.constants[j].name, self.parts.cut(value))
         return 0.0
