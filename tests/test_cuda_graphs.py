@@ -15,9 +15,9 @@ from test_unrolled import FEATURES, energy, run, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from integrators import noise
+from integrators import noise, transfers
 from integrators.kernels import block_noise, gpu
-from samplers.running import choice
+from samplers.running import choice, recording
 from samplers.running.graphs import AT_ONCE, Unrolled
 
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
@@ -180,7 +180,33 @@ def test_data_as_a_whole_is_read_where_it_is(monkeypatch, tapes):
     assert len(graph.fixed) == 2 and sum(id(x) in graph.fixed for x in graph.read) == 2 * AT_ONCE
 
 
-def test_a_lost_chain_is_lost_at_the_same_step(tapes):
+@pytest.mark.parametrize("slow", [False, True], ids=["prompt", "late"])
+def test_graphs_are_replayed_ahead_of_their_verdicts(tapes, monkeypatch, slow):
+    """Up to two beyond the one that is waited for; the draws are those of single steps."""
+    ahead = []
+
+    def on_the_way(numbers):
+        if tapes:
+            ahead.append(0)
+        place, come = len(ahead) - 1, []
+
+        def wait():
+            come.append(1)
+            if tapes:
+                ahead[place] = len(ahead) - 1 - place
+
+        return numbers.clone(), lambda: not slow or bool(come), wait
+
+    expected = run(backend="torch", steps=64)
+    monkeypatch.setattr(transfers, "IS_NEAR", set())
+    monkeypatch.setattr(transfers, "_on_the_way", on_the_way)
+    monkeypatch.setattr(recording, "STATES", 10**6)  # draws stay
+    assert same(run(steps=64), expected)
+    assert tapes[0].played >= 7 and max(ahead) == (2 if slow else 0)
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
+def test_a_lost_chain_is_lost_at_the_same_step(tapes, monkeypatch, near):
     def steep(theta, batch):
         return energy(theta, batch) + 40 * (theta**4).sum()
 
@@ -188,8 +214,11 @@ def test_a_lost_chain_is_lost_at_the_same_step(tapes):
     start[1] = 2.0
     given = dict(recipe="sgld", energy=steep, init=start, chains=3, steps=60, step_size=5e-3)
     with pytest.warns(RuntimeWarning, match="are lost"):
-        by_graphs = run(**given)
-    with pytest.warns(RuntimeWarning, match="are lost"):
         by_steps = run(backend="torch", **given)
+    if not near:
+        monkeypatch.setattr(transfers, "IS_NEAR", set())
+        monkeypatch.setattr(transfers, "_on_the_way", lambda numbers: (numbers.clone(), lambda: False, lambda: None))
+    with pytest.warns(RuntimeWarning, match="are lost"):
+        by_graphs = run(**given)
     assert 1 in by_graphs.diverged and by_graphs.diverged == by_steps.diverged
     assert same(by_graphs, by_steps)

@@ -1,6 +1,5 @@
 """Several steps in one graph of the step in torch and its energy: by torch.compile, or a CUDA graph on a GPU."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -18,7 +17,7 @@ from .chains import Chains
 from .drive import Kernel, Moves
 from .inputs import Inputs, OfStep
 from .plan import Plan, Stage
-from .stepwise import StepCall, Stepwise
+from .stepwise import AHEAD, StepCall, Stepwise, in_order
 
 AT_ONCE = 8  # steps of a graph: the compilation time grows with their number
 SIZE = 2_000  # numbers of a block: from here on a kernel of one step is faster than steps in torch
@@ -50,7 +49,8 @@ class Unrolled:
         self.stage: Stage | None = None
         self.first = 0
         self.graph: Several | None = None
-        self.steps: Iterator[OfStep] = iter(())
+        self._coming: Iterator[tuple[tuple, bool]] = iter(())
+        self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued graphs
 
     def _compiled(self, several: Several) -> Several:
         """The graph of the function `several`; errors of compilation, or of capture, are raised at its first call."""
@@ -70,7 +70,7 @@ class Unrolled:
         if stage is not self.stage:
             self._begin(chains, stage, done)
         if self.first <= done and done + AT_ONCE <= end:
-            moves = self._by_graph(chains, stage, done)
+            moves = self._by_graph(chains, stage, done, end)
             if moves is not None:
                 return moves
             self.first = stage.steps
@@ -86,32 +86,52 @@ class Unrolled:
             if stage.step.program.carries_gradient and "gradient" not in chains.state:
                 self.first += AT_ONCE
 
-    def _by_graph(self, chains: Chains, stage: Stage, done: int) -> Moves | None:
-        """The moves of one graph; None where a chain is lost, or the graph cannot be compiled."""
+    def _by_graph(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves | None:
+        """The moves of one graph; None where a chain is lost, or the graph cannot be compiled.
+
+        On a GPU further graphs are queued, as steps are by `Stepwise`.
+        """
         if chains.diverged:
             return None
-        is_new = self.graph is None
-        if self.graph is None:
-            several = self._several(stage)
-            numbers = range(stage.first + done, stage.first + stage.steps)
-            target = chains.state[chains.recipe.targets[0].name]
-            self.steps = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
-            self.graph = self._compiled(several)
-        of_steps = list(islice(self.steps, AT_ONCE))
-        read = _read(of_steps)
-        with torch.no_grad():
-            reason = _fault(self.graph, several, chains.state, read) if is_new else ""
-            if reason:
-                self._give_up(reason)
-                return None
-            state, kept, total = self.graph(chains.state, *read)
-        if not math.isfinite(total):
+        if self._place != (stage, done, end):
+            self._coming = in_order(self._graphs(chains.state, stage, range(done, end)), AHEAD // AT_ONCE)
+        (state, rows, kept), is_fine = next(self._coming, ((None, None, None), False))
+        if not is_fine:
+            self._coming = iter(())
             return None
-        chains.land(state, AT_ONCE, rows=of_steps[-1].rows(0))
+        self._place = stage, done + AT_ONCE, end
+        chains.land(state, AT_ONCE, rows=rows)
         skipped = stage.until_kept(done)
         some = slice(skipped, None, stage.thin)
         sizes = [stage.step_size(0)] * len(range(skipped, AT_ONCE, stage.thin))
         return Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
+
+    def _graphs(self, state: dict[str, Any], stage: Stage, steps: range) -> Iterator[tuple[tuple, torch.Tensor]]:
+        """Yields (state, rows of its gradient, kept states) of each graph, and whether it is finite; none without one.
+
+        The graph is made where the stage has none.
+        """
+        numbers = range(stage.first + steps.start, stage.first + steps.stop)
+        target = state[stage.step.recipe.targets[0].name]
+        coming = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
+        for _ in range(len(steps) // AT_ONCE):
+            of_steps = list(islice(coming, AT_ONCE))
+            read = _read(of_steps)
+            with torch.no_grad():
+                if self.graph is None and not self._make(stage, state, read):
+                    return
+                assert self.graph is not None
+                state, kept, is_finite = self.graph(state, *read)
+            yield (state, of_steps[-1].rows(0), kept), is_finite.reshape(1)
+
+    def _make(self, stage: Stage, state: dict[str, Any], read: tuple) -> bool:
+        """Make the graph of a stage, if it can be made; whether it is one to trust."""
+        several = self._several(stage)
+        self.graph = self._compiled(several)
+        reason = _fault(self.graph, several, state, read)
+        if reason:
+            self._give_up(reason)
+        return not reason
 
     def _several(self, stage: Stage) -> Several:
         """The steps of a graph as a function of the state, and the noise and the batch of each step."""
@@ -132,7 +152,7 @@ class Unrolled:
                 state = function(state, h, temperature=T, **call)
                 states.append(state)
             total = torch.stack([s[name].sum() for s in states for name in entries]).sum()
-            return state, {name: torch.stack([s[name] for s in states], 1) for name in keep}, total
+            return state, {name: torch.stack([s[name] for s in states], 1) for name in keep}, total.isfinite()
 
         several.__code__ = several.__code__.replace()  # dynamo counts the compilations of each code
         return several
@@ -181,8 +201,8 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
     try:
         for _ in range(2):
             compiled_state, _, _ = compiled(state, *read)
-            state, _, total = several(state, *read)
-            if math.isfinite(total) and not agree(compiled_state, state):
+            state, _, is_finite = several(state, *read)
+            if is_finite and not agree(compiled_state, state):
                 return "its numbers differ"
         return ""
     except Exception as error:  # raised by the compiler, or for the lack of one

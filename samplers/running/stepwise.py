@@ -1,10 +1,10 @@
 """One step of all chains at a time, in torch or by a kernel of one step, for energies that are torch functions."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,24 +21,35 @@ from .plan import Stage
 AHEAD = 16  # steps queued on a device before their verdict is known, at most
 BYTES_AHEAD = 2**28  # bytes of the targets of these steps, at most
 
+Queued = TypeVar("Queued")
+
 
 @dataclass
 class _Pending:
-    """A step whose verdict may be unknown: the state `new`, the `rows` of its gradient, and its step size `h`.
-
-    `state`: `new` with the old state of chains lost earlier; `is_fine`: whether the step loses no chain, None if not
-    known yet.
-    """
+    """A step whose verdict may be unknown: the state `new`, the `rows` of its gradient, and its step size `h`."""
 
     new: dict[str, Any]
     rows: Rows
     h: float
-    state: dict[str, Any] = field(default_factory=dict)
-    is_fine: bool | None = None
 
-    def judge(self, verdict: list[float]) -> None:
-        """Set `is_fine` from the verdict of `Chains.verdict`."""
-        self.is_fine = all(verdict)
+
+def in_order(coming: Iterable[tuple[Queued, torch.Tensor]], ahead: int) -> Iterator[tuple[Queued, bool]]:
+    """Yields what is queued on a device, with its verdict, once that has come: whether all its numbers hold.
+
+    At most `ahead` are queued beyond the one that is waited for; numbers that are near are read at once.
+    """
+    arrivals = Arrivals()
+    queue: deque[Queued] = deque()
+    verdicts: deque[bool] = deque()
+    for one, verdict in coming:
+        queue.append(one)
+        arrivals.send(verdict, lambda numbers: verdicts.append(all(numbers)))
+        arrivals.wait(ahead)
+        arrivals.look()
+        while verdicts:
+            yield queue.popleft(), verdicts.popleft()
+    arrivals.wait()
+    yield from zip(queue, verdicts)
 
 
 class Stepwise:
@@ -54,7 +65,7 @@ class Stepwise:
         self.backend = backend
         self.ahead = ahead
         self.evaluations = Evaluations(inputs.target)
-        self._coming: Iterator[_Pending] = iter(())
+        self._coming: Iterator[tuple[_Pending, bool | None]] = iter(())
         self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued steps
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
@@ -66,45 +77,41 @@ class Stepwise:
         near = is_near(chains.alive)
         end = stage.steps if near else end
         if self._place != (stage, done, end):
-            self._coming = self._pending(chains, stage, done, end)
-        pending = next(self._coming)
-        chains.advance(pending.new, rows=pending.rows, is_fine=pending.is_fine)
-        self._place = None if pending.is_fine is False else (stage, done + 1, end)
+            self._coming = self._judged(chains, stage, done, end)
+        pending, is_fine = next(self._coming)
+        chains.advance(pending.new, rows=pending.rows, is_fine=is_fine)
+        self._place = None if is_fine is False else (stage, done + 1, end)
         if stage.until_kept(done):
             return Moves(1)
         kept = {name: chains.state[name][:, None] for name in self.keep if torch.is_tensor(chains.state.get(name))}
         return Moves(1, [pending.h], kept)
 
-    def _pending(self, chains: Chains, stage: Stage, done: int, end: int) -> Iterator["_Pending"]:
-        """Yields the steps from `done` on in order; a queued step is yielded once its verdict is known."""
+    def _judged(self, chains: Chains, stage: Stage, done: int, end: int) -> Iterator[tuple[_Pending, bool | None]]:
+        """The steps from `done` on, and whether each loses no chain, None if that is not known."""
         target = chains.state[chains.recipe.targets[0].name]
         ahead = 0 if is_near(target) else min(self.ahead, BYTES_AHEAD // max(1, target.numel() * target.element_size()))
-        arrivals = Arrivals()
-        coming: deque[_Pending] = deque()
+        steps = self._steps(chains, stage, done, end, ahead)
+        if not ahead:
+            return ((pending, None) for pending in steps)
+        return in_order(((pending, chains.verdict(pending.new)) for pending in steps), ahead)
+
+    def _steps(self, chains: Chains, stage: Stage, done: int, end: int, ahead: int) -> Iterator[_Pending]:
+        """Yields the steps from `done` on; each that is made ahead as if the one before lost no chain."""
+        target = chains.state[chains.recipe.targets[0].name]
         numbers = range(stage.first + done, stage.first + end)
         evaluations = self.evaluations
         call = StepCall(stage.step, evaluations.functions(), self.inputs, self.backend)
         carries = stage.step.program.carries_gradient
+        state, rows = chains.state, chains.rows
         for of_step in self.inputs.of_steps(stage.step, numbers, target, keyed=self.backend != "torch"):
-            state, rows = (coming[-1].state, coming[-1].rows) if coming else (chains.state, chains.rows)
             evaluations.begin(of_step, carried=[rows] if carries and rows is not None else None)
             k = of_step.number - stage.first
             h = stage.step_size(k)
             new = call(state, of_step.number, of_step.noise, h, stage.temperature(k), stage.values(k))
-            pending = _Pending(new, evaluations.latest[0] if "gradient" in new else None, h)
-            if not ahead:
-                yield pending
-                continue
-            pending.state = chains.merged(pending.new, state)
-            arrivals.send(chains.verdict(pending.new), pending.judge)
-            coming.append(pending)
-            if len(coming) > ahead:
-                arrivals.wait()
-            arrivals.look()
-            while coming and coming[0].is_fine is not None:
-                yield coming.popleft()
-        arrivals.wait()
-        yield from coming
+            rows = evaluations.latest[0] if "gradient" in new else None
+            yield _Pending(new, rows, h)
+            state = chains.merged(new, state) if ahead else chains.state
+            rows = rows if ahead else chains.rows
 
 
 class StepCall:
