@@ -113,21 +113,22 @@ def amd(text):
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU: bytes of memory and cycles a second, multiprocessors."""
+    """A GPU: bytes a second, read and written, of a device-to-device copy; multiprocessors; cycles a second."""
 
     bandwidth: float
     multiprocessors: int
     clock: float
 
 
-MACHINES = {"sm_90": Machine(4.8e12, 132, 1.83e9), "sm_80": Machine(2.04e12, 108, 1.3e9)}  # H200, A100
+# The copy of an H200 as it was read once, nine tenths of its nominal bandwidth; of an A100 as much of its own.
+MACHINES = {"sm_90": Machine(4.3e12, 132, 1.83e9), "sm_80": Machine(1.83e12, 108, 1.3e9)}
 
 
 def predicted(row, machine):
-    """Picoseconds a site, and its share of what memory allows.
+    """Picoseconds a site, and the share of the bandwidth of a copy that is used.
 
-    Instructions are issued at an efficiency that follows the occupancy, memory gives 92 % of its peak, and the slower
-    of the two hides the other but for a soft maximum.
+    Instructions are issued at an efficiency that follows the occupancy, and the slower of instructions and memory hides
+    the other but for a soft maximum.
     """
     threads = 32 * row["warps"]
     registers = -(-max(row["registers"], 24) // 8) * 8
@@ -135,7 +136,7 @@ def predicted(row, machine):
     issued = row["per_site"] / 32 / (4 * machine.multiprocessors) / machine.clock * 1e12
     memory = row["bytes"] / machine.bandwidth * 1e12
     slow = issued / min(0.85, 0.45 + 0.6 * occupancy)
-    total = (slow**3 + (memory / 0.92) ** 3) ** (1 / 3)
+    total = (slow**3 + memory**3) ** (1 / 3)
     return {"occupancy": occupancy, "picoseconds": total, "share": memory / total}
 
 

@@ -14,54 +14,47 @@ from test_kernels import KERNELS
 SITES = 1_000_000
 
 # At most, for one step of one tensor on sm_90 in float32: instructions a site, of all kernels; registers of a thread.
+# At least, of each kernel, by the model: the share of the bandwidth of a copy from device to device; the goal is 0.95.
 STATED = {
-    "mala": (44, 48),
-    "hmc-randomised": (84, 40),
-    "ghmc": (101, 56),
-    "sgld": (45, 48),
-    "sgld-preconditioned": (44, 48),
-    "psgld": (72, 48),
-    "psgld-same-step": (72, 40),
-    "psgld-gamma": (101, 64),
-    "sgrld": (66, 56),
-    "sgrld-simplex": (50, 56),
-    "sgfs": (96, 40),
-    "vsgd": (44, 48),
-    "isgd-ideal": (44, 48),
-    "isgd": (81, 48),
-    "underdamped-langevin": (66, 40),
-    "sghmc": (68, 40),
-    "sghmc-adaptive": (131, 64),
-    "sgrhmc": (156, 48),
-    "sghmc-relativistic": (214, 96),
-    "hmc": (63, 32),
-    "sgnht": (112, 32),
-    "msgnht": (109, 48),
-    "atmc": (123, 64),
-    "atmc-relativistic": (297, 64),
-    "santa": (125, 72),
-    "sgld-sa": (167, 64),
-    "sgld-sa-marginal": (71, 72),
-    "sgld-sa-gibbs": (110, 48),
-    "sgld-sa-classification": (145, 80),
-    "sgld-sa-classification-marginal": (70, 72),
-    "sgld-sa-classification-gibbs": (108, 48),
-    "sghmc-sa": (201, 56),
-    "sghmc-sa-marginal": (126, 56),
-    "sghmc-sa-gibbs": (192, 48),
-    "sghmc-sa-classification": (181, 80),
-    "sghmc-sa-classification-marginal": (123, 48),
-    "sghmc-sa-classification-gibbs": (192, 48),
+    "mala": (44, 48, 0.93),
+    "hmc-randomised": (84, 40, 0.93),
+    "ghmc": (101, 56, 0.92),
+    "sgld": (45, 48, 0.93),
+    "sgld-preconditioned": (44, 48, 0.93),
+    "psgld": (72, 48, 0.93),
+    "psgld-same-step": (72, 40, 0.94),
+    "psgld-gamma": (101, 64, 0.88),
+    "sgrld": (66, 56, 0.81),
+    "sgrld-simplex": (50, 56, 0.9),
+    "sgfs": (96, 40, 0.85),
+    "vsgd": (44, 48, 0.93),
+    "isgd-ideal": (44, 48, 0.93),
+    "isgd": (81, 48, 0.91),
+    "underdamped-langevin": (66, 40, 0.96),
+    "sghmc": (68, 40, 0.96),
+    "sghmc-adaptive": (131, 64, 0.95),
+    "sgrhmc": (156, 48, 0.76),
+    "sghmc-relativistic": (214, 96, 0.74),
+    "hmc": (63, 32, 0.95),
+    "sgnht": (112, 32, 0.9),
+    "msgnht": (109, 48, 0.93),
+    "atmc": (123, 64, 0.89),
+    "atmc-relativistic": (297, 64, 0.74),
+    "santa": (125, 72, 0.97),
+    "sgld-sa": (167, 64, 0.81),
+    "sgld-sa-marginal": (71, 72, 0.74),
+    "sgld-sa-gibbs": (110, 48, 0.81),
+    "sgld-sa-classification": (145, 80, 0.77),
+    "sgld-sa-classification-marginal": (70, 72, 0.75),
+    "sgld-sa-classification-gibbs": (108, 48, 0.81),
+    "sghmc-sa": (201, 56, 0.91),
+    "sghmc-sa-marginal": (126, 56, 0.86),
+    "sghmc-sa-gibbs": (192, 48, 0.86),
+    "sghmc-sa-classification": (181, 80, 0.9),
+    "sghmc-sa-classification-marginal": (123, 48, 0.9),
+    "sghmc-sa-classification-gibbs": (192, 48, 0.87),
 }
-OF_THE_ROOFLINE = {  # by the model, at least
-    "sgld": 0.85,
-    "sghmc": 0.85,
-    "psgld": 0.85,
-    "underdamped-langevin": 0.85,
-    "msgnht": 0.8,
-    "atmc": 0.79,
-    "santa": 0.85,
-}
+OPTIMIZERS = ("sgld", "sghmc", "psgld", "underdamped-langevin", "msgnht", "atmc", "santa")
 EDGES = [  # what specialises a kernel: ones, numbers beyond 2^31, noise that is given
     {"sampler": "sgnht", "sites": 1},
     {"sampler": "sghmc", "sites": 5, "chains": 7, "given": True, "seed": 1, "step": 1},
@@ -107,10 +100,10 @@ def check_lean(name, rows):
         assert row["aligned"] and row["stack"] == 0, row
         assert row["widest"] in (128, 0), row  # 0: it moves nothing
         assert row["totals"] or row["barriers"] == row["fp64"] == row["shared"] == 0, row
-    instructions, registers = STATED[name]
+    instructions, registers, share = STATED[name]
     assert sum(row["per_site"] for row in rows) <= instructions
     assert max(row["registers"] for row in rows) <= registers
-    assert min(row["share"] for row in rows) >= OF_THE_ROOFLINE.get(name, 0)
+    assert min(row["share"] for row in rows) >= share
 
 
 def check_many_steps_are_lean(row):
@@ -183,11 +176,10 @@ def test_the_kernels_of_all_samplers_compile_for_other_gpus(target):
 
 @pytest.mark.slow
 def test_the_optimizer_over_161_tensors_is_lean():
-    for name, least in OF_THE_ROOFLINE.items():
+    for name in OPTIMIZERS:
+        least = STATED[name][2] - 0.03
         for row in figures_of([{"sampler": name, "resnet": True}]):
-            assert row["aligned"] and row["widest"] == 128 and row["barriers"] == 0 and row["share"] >= least - 0.03, (
-                row
-            )
+            assert row["aligned"] and row["widest"] == 128 and row["barriers"] == 0 and row["share"] >= least, row
 
 
 @pytest.mark.slow
