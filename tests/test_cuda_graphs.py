@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 
 from integrators import noise, transfers
 from integrators.kernels import block_noise, gpu
-from samplers.running import choice, recording
+from samplers.running import choice, inputs, recording
 from samplers.running.graphs import AT_ONCE, Unrolled
+from samplers.target.data import Data
 
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
 
@@ -203,6 +204,20 @@ def test_graphs_are_replayed_ahead_of_their_verdicts(tapes, monkeypatch, slow):
     monkeypatch.setattr(recording, "STATES", 10**6)  # draws stay
     assert same(run(steps=64), expected)
     assert tapes[0].played >= 7 and max(ahead) == (2 if slow else 0)
+
+
+def test_batches_of_a_graph_are_gathered_at_once(tapes, monkeypatch):
+    """As two chains have few of them, one number is as many as the cache takes."""
+    gathered, batches = [], Data.batches
+    monkeypatch.setattr(Data, "batches", lambda data, rows: gathered.append(len(rows)) or batches(data, rows))
+    monkeypatch.setattr(inputs, "GATHERED_AT_ONCE", 1)
+    run(steps=32)
+    assert set(gathered) == {1}
+    gathered.clear()
+    monkeypatch.setattr(transfers, "IS_NEAR", set())
+    monkeypatch.setattr(transfers, "_on_the_way", lambda numbers: (numbers.clone(), lambda: True, lambda: None))
+    run(steps=32)
+    assert gathered == [32]
 
 
 @pytest.mark.parametrize("near", [True, False], ids=["near", "far"])

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from integrators import noise
 from integrators.program import Program
 from integrators.step import Step
+from integrators.transfers import is_near
 
 from ..target.data import Data
 from ..target.layout import Layout
@@ -20,6 +21,7 @@ from ..target.target import Target
 
 NOISE_AT_ONCE = 2**20  # normals drawn in one call, for several steps
 GATHERED_AT_ONCE = 2**16  # numbers of batches gathered in one call, few enough for the cache
+GATHERED_ON_GPU = 2**22  # the same on a GPU, where launches take longer
 
 Rows = torch.Tensor | None  # of the batch of each chain, `(chains, batch_size)`; None for all data
 
@@ -52,7 +54,8 @@ class Batches:
         first, batches = self._gathered.get(evaluation, (0, []))
         if not first <= i < first + len(batches):
             rows = self._rows(evaluation)[i:]
-            size = max(1, GATHERED_AT_ONCE // max(1, rows[0].numel() * source.width))
+            most = GATHERED_AT_ONCE if is_near(rows[0]) else GATHERED_ON_GPU
+            size = max(1, most // max(1, rows[0].numel() * source.width))
             first, batches = i, source.batches(torch.stack(rows[:size]))
             self._gathered[evaluation] = first, batches
         return (batches[i - first],)
