@@ -339,7 +339,8 @@ def _by_site(row, launch, loop, dtype, target):
     threads = TARGETS[target][2] * row["warps"]
     per_site = row["instructions"] * threads / (4 * launch.constants["GROUPS"])
     arrays = len(loop.loads) + len(loop.stores)
-    row = row | {"per_site": round(per_site, 1), "totals": len(loop.sums), "bytes": arrays * dtype.itemsize}
+    size = max(4, dtype.itemsize)  # halves are moved as copies: a gradient of two bytes, and two for what is rounded
+    row = row | {"per_site": round(per_site, 1), "totals": len(loop.sums), "bytes": arrays * size}
     return row | (predicted(row, MACHINES[target]) if target in MACHINES else {})
 
 

@@ -192,6 +192,15 @@ def test_the_totals_of_161_tensors_are_each_added_up_in_two_rounds():
 
 
 @pytest.mark.slow
+def test_weights_in_half_precision_are_moved_in_the_same_launches():
+    precise, half = (
+        figures_of([{"sampler": "sghmc", "resnet": True, "dtype": dtype}]) for dtype in ("float32", "bfloat16")
+    )
+    assert [row["name"] for row in half] == [row["name"] for row in precise] == ["sites_0_0"]
+    assert half[0]["widest"] == 128 and half[0]["bytes"] == 20 and half[0]["share"] >= 0.85, half
+
+
+@pytest.mark.slow
 def test_all_edges_compile():
     assert {row["target"] for row in figures_of(MORE_EDGES)} == {"sm_90", "gfx942"}
 

@@ -4,10 +4,14 @@ import copy
 
 import pytest
 import torch
+import triton.language as tl
+from devices import TRITON
+from triton.runtime import interpreter
 
 import samplers
 from recipe import RecipeError
-from samplers.training.kernels import COPY
+from samplers.training import group
+from samplers.training.kernels import COPY, Compiled
 
 HALVES = [torch.bfloat16, torch.float16]
 NUM_DATA, H = (
@@ -18,7 +22,8 @@ NUM_DATA, H = (
 
 def posterior(dtype, backend="auto", recipe=samplers.SGLD, **settings):
     """An optimizer of weights near 1.5 whose loss is (theta - 1.5)^2/2, and its weights."""
-    weights = [torch.nn.Parameter(torch.full(shape, 1.5, dtype=dtype)) for shape in ((300,), (7, 5))]
+    how = {"dtype": dtype, "device": TRITON if backend == "triton" else "cpu"}
+    weights = [torch.nn.Parameter(torch.full(shape, 1.5, **how)) for shape in ((300,), (7, 5))]
     return samplers.Optimizer(weights, recipe, num_data=NUM_DATA, step_size=H, backend=backend, **settings), weights
 
 
@@ -27,6 +32,19 @@ def train(optimizer, weights, steps):
         for p in weights:
             p.grad = p.detach() - 1.5
         optimizer.step()
+
+
+@pytest.fixture
+def rounding(monkeypatch):
+    """Conversions of Triton's interpreter to bfloat16 round as those of a GPU do, and cut no digits off."""
+    cut = interpreter._convert_float
+
+    def converted(x, given, wanted, mode):
+        if wanted != tl.bfloat16:
+            return cut(x, given, wanted, mode)
+        return torch.from_numpy(x).bfloat16().view(torch.uint16).numpy()
+
+    monkeypatch.setattr(interpreter, "_convert_float", converted)
 
 
 def flat(tensors):
@@ -45,6 +63,30 @@ def test_noise_below_the_last_digit_is_kept(dtype, backend):
     assert (flat(copies) - flat(precise)).abs().max() < torch.finfo(dtype).eps
     assert all(torch.equal(p, x.to(dtype)) for p, x in zip(weights, copies))
     assert flat(precise).std() > 0.008 and flat(copies).std() > 0.008
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name, error", [("sghmc", 0), ("sgnht", 1e-5)])
+def test_a_kernel_rounds_copies_in_its_pass(name, error, dtype, monkeypatch, rounding):
+    """As passes over copies do, where a GPU may add up in another order; one of ten gradients is its weight."""
+    runs = []
+    for by_kernel in (True, False):
+        if not by_kernel:
+            monkeypatch.setattr(group, "Compiled", lambda *how: Compiled(*how[:-1], ()))
+        weights = [torch.nn.Parameter(torch.linspace(1, 2, 10 + k, dtype=dtype, device=TRITON)) for k in range(10)]
+        optimizer = samplers.Optimizer(
+            weights, samplers.catalogue[name], num_data=NUM_DATA, step_size=H, backend="triton"
+        )
+        for k in range(3):
+            for p in weights:
+                p.grad = p.detach() - 1.5 if k or p is not weights[3] else p.detach()
+            before = [p._version for p in weights]
+            optimizer.step()
+            assert all(p._version > version for p, version in zip(weights, before))
+        assert all(torch.equal(p, optimizer.state[p][COPY].to(dtype)) for p in weights)
+        runs.append(flat(optimizer.state[p][block] for p in weights for block in (COPY, "p")))
+        assert optimizer._groups[0]._known.copies.by_kernel == by_kernel
+    assert (runs[0] - runs[1]).abs().max() <= error
 
 
 @pytest.mark.filterwarnings("ignore:.*clipped")  # gradients of rounded weights repeat
@@ -76,12 +118,12 @@ def test_a_state_of_copies_is_saved_and_taken_up_whole(dtype):
         assert torch.equal(p, q) and optimizer.state[p]["p"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("write", [lambda p: p.detach().fill_(3.0), lambda p: p.data.fill_(3.0)], ids=["", "data"])
-def test_weights_that_somebody_else_has_written_are_copied_anew(write):
-    """Through `.data` too, which counts nothing."""
-    optimizer, weights = posterior(torch.bfloat16)
+@pytest.mark.parametrize("backend, view", [("cpp", "detach"), ("cpp", "data"), ("triton", "detach")])
+def test_weights_that_somebody_else_has_written_are_copied_anew(backend, view, rounding):
+    """Through `.data` too, which counts nothing, on the CPU."""
+    optimizer, weights = posterior(torch.bfloat16, backend)
     train(optimizer, weights, 2)
-    write(weights[0])
+    (weights[0].data if view == "data" else weights[0].detach()).fill_(3.0)
     train(optimizer, weights, 1)
     assert 2.9 < optimizer.state[weights[0]][COPY].mean() < 3.1
     assert (optimizer.state[weights[1]][COPY] != weights[1]).any()  # those that nobody wrote are not

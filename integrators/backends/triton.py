@@ -17,13 +17,13 @@ PLACE_OF_SITES = template("triton_sites.py.in").splitlines()
 PLACE_OF_CHAINS = template("triton_chains.py.in").splitlines()
 
 
-def triton_source(plan: Plan, number: str = "fp32") -> str:
+def triton_source(plan: Plan, number: str = "fp32", half: str = "") -> str:
     """The text of the kernels of a plan: `sites_i_j` and `chain_i_j` for pass j of segment i.
 
     `number`: Triton's name for the dtype of the state, "fp32" or "fp64". Constants of a step are arguments of this
-    dtype.
+    dtype. `half`: the dtype of gradients and of weights into which the target is also rounded, "bfloat16" say.
     """
-    writer = _Writer(plan)
+    writer = _Writer(plan, half)
     constants = "".join(f', constant{k}: "{number}"' for k, _ in enumerate(plan.constants))
     module = filled(MODULE, title=writer.title)
     if plan.program.calls(*AT_ENDS):
@@ -43,20 +43,34 @@ def triton_source(plan: Plan, number: str = "fp32") -> str:
 class _Writer(Writer):
     dialect = TRITON
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, half: str):
         super().__init__(plan.program)
         self.plan = plan
+        self.half = half
+        self.gradients = {g for statement in plan.program.gradients for _, g in statement.names} if half else set()
+        over_sites = [p.sites for segment in plan.segments for p in segment.passes]
+        self.last_of_target = [loop for loop in over_sites if plan.program.recipe.targets[0] in loop.stores][-1:]
 
     def over_sites(self, loop: Loop) -> list[str]:
         """The lines of a loop over sites, for one block of sites."""
         lines = self._constants(loop)
         lines += [line for s in filter(is_by_site, loop.constants) for line in self._constant_by_site(s)]
         lines += self._loaded(loop.numbers, loop)
-        lines += [f"{self.stem(s)} = tl.load({self._array(s, loop.side(s))}, mask=mask, other=1)" for s in loop.loads]
+        lines += [f"{self.stem(s)} = {self._loaded_by_site(s, loop)}" for s in loop.loads]
         lines += [line for d in loop.draws for line in self._draw(d)]
         lines += [self.let(self.stem(s), self.write(e)) for s, e in loop.once]
         lines += self._statements(loop)
-        return lines + [f"tl.store({self._array(s, 'out')}, {self.stem(s)}, mask=mask)" for s in loop.stores]
+        lines += [f"tl.store({self._array(s, 'out')}, {self.stem(s)}, mask=mask)" for s in loop.stores]
+        if self.half and any(loop is last for last in self.last_of_target):
+            there = self._begin("array_out", len(self.plan.arrays), number=f"tl.{self.half}")
+            rounded = f"{self.stem(self.plan.program.recipe.targets[0])}.to(tl.{self.half})"
+            lines.append(f"tl.store({there} + spot, {rounded}, mask=mask)")
+        return lines
+
+    def _loaded_by_site(self, s, loop):
+        is_half = s in self.gradients
+        place = self._array(s, loop.side(s), f"tl.{self.half}" if is_half else "R")
+        return f"tl.load({place}, mask=mask, other=1)" + (".to(R)" if is_half else "")
 
     def over_chains(self, loop: Loop) -> list[str]:
         """The lines of a loop over chains, for one block of chains."""
@@ -83,11 +97,11 @@ class _Writer(Writer):
     def _loaded(self, numbers, loop):
         return [f"{self.stem(s)} = tl.load({self._number(s, loop.side(s))})" for s in numbers]
 
-    def _begin(self, table, row, start="start"):
-        return f"begin_of({table}, {row}, parts, part, {start}, R, ALIGNED)"
+    def _begin(self, table, row, start="start", number="R"):
+        return f"begin_of({table}, {row}, parts, part, {start}, {number}, ALIGNED)"
 
-    def _array(self, s, side):
-        return f"{self._begin(f'array_{side}', self.plan.arrays.index(s))} + spot"
+    def _array(self, s, side, number="R"):
+        return f"{self._begin(f'array_{side}', self.plan.arrays.index(s), number=number)} + spot"
 
     def _number(self, s, side):
         number = "tl.float64" if s in self.program.in_float64 else "R"

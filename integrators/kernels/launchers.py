@@ -126,7 +126,7 @@ class TritonLauncher(_Launcher):
         gpu.check_launches(where, parts.device)
         from ..backends.triton import triton_source
 
-        source = triton_source(plan, self.real.name)
+        source = triton_source(plan, self.real.name, str(parts.half or "").removeprefix("torch."))
         self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
         self.width = _width(parts)
         blocks, self.even = _blocks(parts)

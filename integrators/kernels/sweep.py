@@ -1,6 +1,7 @@
 """Kernels of one step: over lists of tensors, in C++ on the CPU and in Triton on a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,18 +29,27 @@ class Sweep:
     A Sweep is made for the dtype and shapes of a state: every vector block and every gradient is a list of contiguous
     tensors `(chains, *shape)`, one for each part; a scalar block is a tensor `(chains,)`. `bind` sets the tensors, a
     call makes a step. With a `spread` the parts are its runs, and totals are over all processes: one sum over processes
-    for each pass with totals. Raises RecipeError if the Program has no form in the backend, there is no compiler, or
-    tensors do not fit.
+    for each pass with totals. `halves`: tensors in half precision into which Triton's `step` also rounds the target,
+    from gradients in their precision. Raises RecipeError if the Program has no form in the backend, there is no
+    compiler, or tensors do not fit.
     """
 
-    def __init__(self, program: Program, state: Mapping, backend: str = "cpp", spread: Spread | None = None):
+    def __init__(
+        self,
+        program: Program,
+        state: Mapping,
+        backend: str = "cpp",
+        spread: Spread | None = None,
+        halves: Sequence[torch.Tensor] = (),
+    ):
         program = gathered(program) if backend == "triton" else program
         self.program = program
         self.recipe = program.recipe
         whole = plan(program)
         self.has_passes = sum(len(segment.passes) for segment in whole.segments) > 1
         self.plan = whole if spread is None else whole.cut_at_sums()
-        self.parts = Parts.of(self.recipe, state, spread)
+        self.halves = halves
+        self.parts = replace(Parts.of(self.recipe, state, spread), half=halves[0].dtype if halves else None)
         launcher = LAUNCHERS[backend]
         check_numbers(self.recipe, backend, self.parts.dtype, self.parts.device)
         self.constants = Constants(program, self.plan.constants, self.parts.shape_of_chain)
@@ -75,7 +85,10 @@ class Sweep:
         self._starts = starts(t for _, t in self._bound)
         moved = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
         self._tell_written = None
-        self._moved = [t for value in moved for t in listed(value)]
+        self._moved = [*(t for value in moved for t in listed(value)), *self.halves]
+        if self.halves:
+            table = self.tables.array_out
+            self.tables.put(table, len(table) - 1, "weights", self.halves)
         return self
 
     def _named(self, state: Mapping) -> NamedTensors:

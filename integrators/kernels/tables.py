@@ -28,7 +28,7 @@ class Parts:
     """Parts of a target: dtype, device, number of chains, and the shape of each part, chains first.
 
     A recipe with scalar blocks only has no part. With a `spread` the parts are its runs, and sites are counted over all
-    processes.
+    processes. `half`: the dtype of gradients and of rounded weights, where it is not that of the state.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Parts:
     chains: int
     shapes: tuple[torch.Size, ...]
     spread: Spread | None = None
+    half: torch.dtype | None = None
 
     @classmethod
     def of(cls, recipe: Recipe, state: Mapping, spread: Spread | None = None) -> "Parts":
@@ -93,7 +94,7 @@ class Tables:
     """Addresses of tensors: by row and part for values per site, by row for values per chain.
 
     A table keeps tensors alive as long as it has their addresses. `places`: table and row of each symbol of a step, by
-    the side that kernels read ("in") or write ("out").
+    the side that kernels read ("in") or write ("out"). The last row of `array_out` is of weights in half precision.
     """
 
     def __init__(self, plan: Plan, parts: Parts):
@@ -101,7 +102,7 @@ class Tables:
         count = len(parts.sites)
         symbols = plan.arrays, plan.arrays, plan.numbers, plan.numbers, plan.program.draws, plan.constants
         widths: tuple[tuple[int, ...], ...] = (count,), (count,), (), (), (count,), (count,)
-        shapes = [(max(1, len(rows)), *width) for rows, width in zip(symbols, widths)]
+        shapes = [(len(rows) + 1, *width) for rows, width in zip(symbols, widths)]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         self.memory = np.zeros(ends[-1], np.int64)  # of all tables, one after another
         tables = [part.reshape(shape) for part, shape in zip(np.split(self.memory, ends[:-1]), shapes)]

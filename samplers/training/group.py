@@ -23,7 +23,7 @@ from recipe.errors import RecipeError, warn
 from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
-from .kernels import Compiled, Copies, Text, as_functions, copies_of
+from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copies_of
 from .loop_report import Chain
 from .monitors import HEATING, Monitors, Sites, masses_of
 from .rates import SETTINGS, Setting, in_words
@@ -293,13 +293,12 @@ class Group:
             )
         moved = params if weights is whole else list(map(local, weights))
         states = [{name: local(x) for name, x in self.states[p].items()} for p in whole]
-        kernel = self._kernel(step, moved, states, chains)
-        copies = None if weights is whole else Copies(params, moved)
+        halves = () if weights is whole else params
+        kernel = self._kernel(step, moved, states, chains, halves)
+        copies = Copies(params, moved, by_kernel=bool(kernel.halves)) if halves else None
         return Known(params, kernel, copies, Sites.of(whole, kernel, self.shards))
 
-    def _kernel(
-        self, step: Step, params: Sequence[torch.Tensor], states: list[dict[str, torch.Tensor]], chains: int
-    ) -> Text:
+    def _kernel(self, step: Step, params: Tensors, states: Sequence[Named], chains: int, halves: Tensors) -> Text:
         sampler = self.sampler
         if sampler.capturable and self.clock is None:
             self.clock = torch.tensor([self.group["step_number"]], dtype=torch.int64, device=params[0].device)
@@ -309,7 +308,7 @@ class Group:
             backend = BY_DEVICE.get(params[0].device.type, "torch")
 
         def compiled() -> Compiled:
-            return Compiled(step, params, states, chains, prior, backend, self.shards, self.clock)
+            return Compiled(step, params, states, chains, prior, backend, self.shards, self.clock, halves)
 
         kernel = None if backend == "torch" else kernel_or_none(sampler.backend, compiled)
         return kernel or Text(step, params, states, chains, prior)

@@ -30,6 +30,8 @@ class Text:
     parameters and states these are the parts on this rank, and `step.spread` says which.
     """
 
+    halves: Tensors = ()  # weights in half precision that a step rounds by itself
+
     def __init__(self, step: Step, params: Tensors, states: Sequence[Named], chains: int, prior: bool):
         recipe = step.recipe
         self.step = step
@@ -71,8 +73,9 @@ class Text:
 class Compiled(Text):
     """The step of a group as a compiled kernel, in place on its tensors.
 
-    `clock`: the count of steps on the device, if it is kept there. Raises the errors of `Sweep` where there is no
-    kernel.
+    `clock`: the count of steps on the device, if it is kept there; `halves`: the weights of which `params` are copies,
+    which Triton rounds in the same pass, from gradients in their precision. Raises the errors of `Sweep` where there is
+    no kernel.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Compiled(Text):
         backend: str,
         shards: Shards | None,
         clock: torch.Tensor | None,
+        halves: Tensors,
     ):
         super().__init__(step, params, states, chains, prior)
         self.clock = clock
@@ -98,9 +102,12 @@ class Compiled(Text):
         if self.parameter_of is not None:
             state = {b: [rows[k][:, i : i + n] for k, i, n in pieces] for b, rows in state.items()}
         state |= self.scalars
-        self.sweep = Sweep(of_the_loss(step.program, prior=prior), state, backend, step.spread).bind(state)
+        self.halves = halves if backend == "triton" and shards is None else ()
+        rounded = [by_chain(p, chains) for p in self.halves]
+        self.sweep = Sweep(of_the_loss(step.program, prior=prior), state, backend, step.spread, rounded).bind(state)
         if clock is not None:
             self.sweep.follow(clock)
+        params = self.halves or params  # what gradients are like
         own = {start for start, p in zip(starts(params), params) if p.numel()}
         self.written_before_read = own if self.sweep.has_passes else set()
         self.apart = b""  # addresses of gradients that are no parameter
@@ -157,25 +164,29 @@ class Copies:
 
     Noise and steps below the weights' last digit add up in the copies. Weights that other code has written are copied
     anew; on a GPU, which is not waited for, writes are noticed by the tensor's version counter, which writes through
-    `.data` bypass.
+    `.data` bypass. `by_kernel`: whether the step reads gradients in half precision and rounds the copies.
     """
 
-    def __init__(self, weights: Tensors, copies: Tensors):
+    def __init__(self, weights: Tensors, copies: Tensors, by_kernel: bool):
         self.weights = list(weights)
         self.copies = list(copies)
-        self.gradients = [torch.empty_like(x) for x in copies]
+        self.by_kernel = by_kernel
+        self.gradients = [] if by_kernel else [torch.empty_like(x) for x in copies]
         self.versions: list[int] = []
 
-    def precise(self, gradients: Tensors) -> Tensors:
-        """The gradients in float32, after weights that other code has written since the last step are copied anew."""
+    def precise(self, gradients: Any) -> Any:
+        """The gradients as the step reads them, after weights that others wrote since the last step are copied anew."""
         if is_near(self.weights[0]) or self.versions != [p._version for p in self.weights]:
             for p, x in zip(self.weights, self.copies):
                 if not torch.equal(x.to(p.dtype), p):
                     x.copy_(p)
+        if self.by_kernel:
+            return gradients
         torch._foreach_copy_(self.gradients, list(gradients))
         return self.gradients
 
     def round(self) -> None:
         """Rounds the copies into the weights."""
-        torch._foreach_copy_(self.weights, self.copies)
+        if not self.by_kernel:
+            torch._foreach_copy_(self.weights, self.copies)
         self.versions = [p._version for p in self.weights]
