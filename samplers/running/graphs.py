@@ -152,7 +152,7 @@ class Unrolled:
                 state = function(state, h, temperature=T, **call)
                 states.append(state)
             total = torch.stack([s[name].sum() for s in states for name in entries]).sum()
-            return state, {name: torch.stack([s[name] for s in states], 1) for name in keep}, total.isfinite()
+            return state, {name: torch.stack([s[name] for s in states], 1) for name in keep}, total.isfinite().to(total)
 
         several.__code__ = several.__code__.replace()  # dynamo counts the compilations of each code
         return several
