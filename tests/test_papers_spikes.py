@@ -405,8 +405,9 @@ def test_sizes_of_batches_are_compared_after_equal_epochs_and_after_equal_steps(
 
     runs = {
         size: [
-            {"steps": steps, "curve": [[k, 0.0, 10 - 0.01 * k * steps + seed / 1000] for k in range(1, epochs + 1)]}
+            {"steps": steps, "curve": curve, "test": curve[4][2]}
             for seed in range(3)
+            for curve in [[[k, 0.0, 10 - 0.01 * k * steps + seed / 1000] for k in range(1, epochs + 1)]]
         ]
         for size, steps, epochs in ((example.ALONE, 8, 5), (example.BATCH, 2, 18))
     }
@@ -451,18 +452,19 @@ def test_the_epoch_that_is_best_on_the_validation_set_counts_and_one_that_diverg
     assert example.best_epoch([[1, nan, nan]])["valid"] == float("inf")
 
 
-@pytest.mark.parametrize("norm", [None, 5.0])
-def test_rmsprop_of_the_release_has_its_root_over_all_and_scales_all_gradients_together(papers, norm):
+@pytest.mark.parametrize("scaled", ["", "-scaled"])
+def test_rmsprop_of_the_release_has_its_root_over_all_and_scales_all_gradients_together(papers, scaled):
     """Two steps by hand, of gradients of norm 10 over two tensors; torch would add 1e-6 to the root."""
     import santa_music as example
 
     weights = [torch.nn.Parameter(torch.tensor([1.0])), torch.nn.Parameter(torch.tensor([-2.0]))]
-    optimizer = example.ReleasedRMSprop(weights, lr=0.1, weight_decay=0.5, norm=norm)
+    setting = example.Setting(f"rmsprop-released{scaled}", 0.1)
+    optimizer = example.optimizer_of(setting, torch.nn.ParameterList(weights), 2, seed=0)
     expected, V = [1.0, -2.0], [0.0, 0.0]
     for size in (10.0, 1e-3):
         for k, part in enumerate((0.6, 0.8)):
             weights[k].grad = torch.tensor([size * part])
-            g = (5.0 if norm else size) * part + 0.5 * expected[k]
+            g = (5.0 if scaled else size) * part + 0.5 * expected[k]
             V[k] = 0.9 * V[k] + 0.1 * g**2
             expected[k] -= 0.1 * g / (V[k] + 1e-6) ** 0.5
         optimizer.step()
