@@ -194,8 +194,9 @@ def test_short_chains_share_blocks_and_keep_their_numbers(sites):
 
 
 @pytest.mark.parametrize("shift", [slow(0), 1])
-def test_memory_at_any_multiple_of_a_number_will_do(shift):
+def test_memory_at_any_multiple_of_a_number_will_do(shift, monkeypatch):
     """Whole groups at multiples of 16 bytes are moved four at a time, all else one by one."""
+    monkeypatch.setattr(launchers, "WORTH", 0)
     kernel, state, g = sweep_of(CASES["sghmc"].recipe, [4 * GROUPS_OF_BLOCK + 8, 6, 13, 8], backend="triton")
     for name, parts in state.items():
         state[name] = [torch.cat([x.new_zeros(1, shift), x], 1)[:, shift:].view(-1)[None] for x in parts]
@@ -203,6 +204,14 @@ def test_memory_at_any_multiple_of_a_number_will_do(shift):
     assert all((whole[b] - x.cpu()).abs().max() <= 1e-12 for b, x in moved(kernel, state, g).items())
     launched = [(x.constants["ALIGNED"], x.programs) for x in kernel._launch.launches(0, Key(0, 0))]
     assert launched[0] == ((True, (2, 1)) if shift == 0 else (False, (5, 1)))
+
+
+@pytest.mark.parametrize("worth, programs", [(2, [(3, 1)]), (1, [(2, 1), (1, 1)])])
+def test_a_few_items_that_are_aligned_go_with_those_that_are_not(worth, programs, monkeypatch):
+    monkeypatch.setattr(launchers, "WORTH", worth)
+    kernel, state, g = sweep_of(CASES["sghmc"].recipe, [8 * GROUPS_OF_BLOCK, 3], backend="triton")
+    moved(kernel, state, g, steps=1)
+    assert [launch.programs for launch in kernel._launch.launches(0, Key(0, 0))] == programs
 
 
 def test_kernels_are_launched_on_the_device_of_their_tensors(monkeypatch):

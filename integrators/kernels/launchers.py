@@ -27,6 +27,7 @@ GROUPS_OF_BLOCK = 512  # groups of four sites per block in Triton
 FEW_NUMBERS = 4  # numbers per site, read, drawn and written, up to which four warps serve a block
 ROUND = 8192  # most sums of a chain that a program reads at once: eight a thread, which wait for memory together
 ROWS = 65_535  # most rows of a grid of programs
+WORTH = 4096  # even items up to which one launch for all items is faster than two, one of which moves four numbers
 TABLES_KEPT = 128  # number of address tables kept on a GPU
 ALIGNMENT = 16  # bytes of the widest access of a GPU
 CAPTURED: list[tuple] = []  # memory that captured graphs name
@@ -271,9 +272,10 @@ def _width(parts: Parts) -> int:
 
 
 def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
-    """Items as rows (part, first site of the block among all sites), even items first; and the number of even items.
+    """Items as rows (part, first site of the block among all sites), even items first; and how many of those go apart.
 
-    An even item consists of whole groups of four sites of its part, aligned with the groups of four in memory.
+    An even item consists of whole groups of four sites of its part, aligned with the groups of four in memory. Where
+    there are others, a few even items go with them, in one launch.
     """
     block = 4 * GROUPS_OF_BLOCK
     even: list[tuple[int, int]] = []
@@ -283,4 +285,5 @@ def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
         for at in range(first // block * block, first + sites, block):
             whole = at + block <= first + sites or sites % 4 == 0
             (even if fits and whole else odd).append((part, at))
-    return np.array(even + odd, np.int64).reshape(-1, 2), len(even)
+    items = np.array(even + odd, np.int64).reshape(-1, 2)
+    return items, 0 if odd and len(even) * parts.chains <= WORTH else len(even)
