@@ -49,7 +49,7 @@ STATED = {
     "sgld-sa-classification-gibbs": (108, 48, 0.81),
     "sghmc-sa": (201, 56, 0.91),
     "sghmc-sa-marginal": (126, 56, 0.86),
-    "sghmc-sa-gibbs": (192, 48, 0.86),
+    "sghmc-sa-gibbs": (192, 56, 0.86),
     "sghmc-sa-classification": (181, 80, 0.9),
     "sghmc-sa-classification-marginal": (123, 48, 0.9),
     "sghmc-sa-classification-gibbs": (192, 48, 0.87),
