@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from integrators import noise, transfers
 from integrators.kernels import block_noise, gpu
-from samplers.running import choice, inputs, recording
+from samplers.running import choice, graphs, inputs, recording
 from samplers.running.graphs import AT_ONCE, Unrolled
 from samplers.target.data import Data
 
@@ -172,12 +172,37 @@ def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_o
     assert same(draws, run(backend="torch"))
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["fused", "no compiler"])
+@pytest.mark.parametrize("steps", [150, 151])
+def test_launches_of_a_long_run_are_fused_before_they_are_captured(tapes, monkeypatch, steps, fails):
+    """Where torch.compile fails the steps are captured as they are, and nothing is said."""
+    calls = []
+
+    def fused(several, **how):
+        assert how["fullgraph"] and how["options"] == {"triton.cudagraphs": False}
+
+        def call(*given):
+            calls.append(len(tapes))
+            if fails:
+                raise RuntimeError("no C compiler")
+            return several(*given)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fused)
+    monkeypatch.setattr(graphs, "STEPS_OF_GRAPHS", 151)
+    draws = run(steps=steps)
+    assert calls == ([] if steps < 151 else [0] if fails else [0, 0, 1])  # called twice, then captured
+    assert len(tapes) == 1 and tapes[0].played > 2
+    assert same(draws, run(steps=steps, backend="torch"))
+
+
 def test_data_as_a_whole_is_read_where_it_is(monkeypatch, tapes):
-    graphs = []
+    seen = []
     made = gpu.Graph.__init__
-    monkeypatch.setattr(gpu.Graph, "__init__", lambda self, *given: graphs.append(self) or made(self, *given))
+    monkeypatch.setattr(gpu.Graph, "__init__", lambda self, *given: seen.append(self) or made(self, *given))
     run(batch_size=None)
-    (graph,) = graphs
+    (graph,) = seen
     assert len(graph.fixed) == 2 and sum(id(x) in graph.fixed for x in graph.read) == 2 * AT_ONCE
 
 

@@ -14,7 +14,7 @@ from integrators.kernels.sweep import Sweep
 from integrators.step import Step
 
 from .drive import Kernel
-from .graphs import SIZE, Unrolled, is_unrolled
+from .graphs import SIZE, STEPS_OF_GRAPHS, Unrolled, is_unrolled
 from .inputs import Inputs
 from .launches import Launches, kernel_of
 from .plan import Plan
@@ -24,7 +24,6 @@ from .stepwise import Stepwise
 STEPS = 10_000  # steps
 UPDATES = 2e7  # or steps times chains and sites
 STEPS_ON_GPU = 2_000  # steps on a GPU: a step in torch is some hundred launches, whatever its size
-STEPS_OF_GRAPHS = 300_000  # steps for torch.compile, which takes a minute
 
 Choice = tuple[Kernel, str]  # a kernel, and the reason for it
 

@@ -20,6 +20,7 @@ from .plan import Plan, Stage
 from .stepwise import AHEAD, StepCall, Stepwise, in_order
 
 AT_ONCE = 8  # steps of a graph: the compilation time grows with their number
+STEPS_OF_GRAPHS = 300_000  # steps that are worth torch.compile, which takes a minute
 SIZE = 2_000  # numbers of a block: from here on a kernel of one step is faster than steps in torch
 SIZE_ON_GPU = 2**18  # the same on a GPU, where launches dominate small steps
 
@@ -52,11 +53,20 @@ class Unrolled:
         self._coming: Iterator[tuple[tuple, bool]] = iter(())
         self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued graphs
 
-    def _compiled(self, several: Several) -> Several:
-        """The graph of the function `several`; errors of compilation, or of capture, are raised at its first call."""
+    def _candidates(self, several: Several, steps: int) -> Iterator[Several]:
+        """Yields graphs of the function `several`, first the fastest; errors are raised at the first call of each.
+
+        `steps`: the length of the stage. On a GPU torch.compile fuses the launches of a long one before the capture.
+        """
         if not self.on_gpu:
-            return torch.compile(several, dynamic=False, fullgraph=True)
-        return gpu.Graph(several, [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)])
+            yield torch.compile(several, dynamic=False, fullgraph=True)
+            return
+        fixed = [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)]
+        if steps >= STEPS_OF_GRAPHS:
+            # whatever torch's settings are, it makes no graph of its own
+            fused = torch.compile(several, dynamic=False, fullgraph=True, options={"triton.cudagraphs": False})
+            yield gpu.Graph(fused, fixed)
+        yield gpu.Graph(several, fixed)
 
     def _give_up(self, reason: str) -> None:
         """Move chains step by step from here on, as there is no graph; on a GPU with a warning."""
@@ -125,13 +135,16 @@ class Unrolled:
             yield (state, of_steps[-1].rows(0), kept), is_finite.reshape(1)
 
     def _make(self, stage: Stage, state: dict[str, Any], read: tuple) -> bool:
-        """Make the graph of a stage, if it can be made; whether it is one to trust."""
+        """Make the graph of a stage; whether there is one to trust."""
         several = self._several(stage)
-        self.graph = self._compiled(several)
-        reason = _fault(self.graph, several, state, read)
-        if reason:
-            self._give_up(reason)
-        return not reason
+        reason = ""
+        for graph in self._candidates(several, stage.steps):
+            reason = _fault(graph, several, state, read)
+            if not reason:
+                self.graph = graph
+                return True
+        self._give_up(reason)
+        return False
 
     def _several(self, stage: Stage) -> Several:
         """The steps of a graph as a function of the state, and the noise and the batch of each step."""
