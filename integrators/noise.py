@@ -231,9 +231,14 @@ def integers(
     >>> integers(seed=7, step=0, draw=0xFFFE, chains=1, shape=(5,), high=100)
     tensor([[39, 39,  3, 10,  5]])
     """
-    high = _integer("high", high, 2**31 + 1, least=1)
+    high = check_high(high)
     words = _words(seed, step, draw, chains, shape, **at)
     return _at_sites(torch.stack(words, -1).mul_(high) >> 32, step, shape)
+
+
+def check_high(high: int) -> int:
+    """The end of integers; raises RecipeError outside of [1, 2^31], where a value's probability is off."""
+    return _integer("high", high, 2**31 + 1, least=1)
 
 
 def seeds(seed: int | None, step: int, draw: int, chains: int, *, first_chain: int = 0) -> list[int]:

@@ -311,6 +311,20 @@ def test_gradients_of_another_type_or_across_the_weights_are_refused(backend):
         moved(backend, lambda x: x, params=[torch.nn.Parameter(torch._neg_view(numbers()))])
 
 
+@pytest.mark.parametrize("recipe", [samplers.SGHMC, samplers.SGNHT])
+def test_a_gradient_may_be_another_weight(recipe):
+    results = []
+    for backend in ("torch", "cpp"):
+        weights = [torch.nn.Parameter(numbers(seed)) for seed in (1, 2)]
+        optimizer = samplers.Optimizer(weights, recipe, lr=1e-3, momentum=0.9, num_data=3, backend=backend)
+        for _ in range(3):
+            for one, other in (weights, weights[::-1]):
+                one.grad = other.detach()
+            optimizer.step()
+        results.append([p.detach() for p in weights])
+    assert same(*results)
+
+
 def test_a_gradient_that_is_its_weight_and_weights_laid_out_anew():
     for recipe in (samplers.SGHMC, samplers.SGNHT):
         results = []

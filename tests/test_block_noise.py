@@ -46,6 +46,9 @@ def test_chains_and_steps_beyond_the_counters_are_refused():
         own = {"seed": 3, "steps": range(2), "draw": 0, "chains": 2, "shape": (3,), "dtype": torch.float32} | given
         with pytest.raises(RecipeError, match="is not an int in"):
             block_noise.filled("normal", **own, device=DEVICE)
+    for high in (0, 2**31 + 1):
+        with pytest.raises(RecipeError, match="high"):
+            block_noise.filled("integers", 3, range(2), 0, 2, (3,), high=high, device=DEVICE)
 
 
 def test_where_triton_launches_nothing_torch_draws_and_it_is_said(monkeypatch):

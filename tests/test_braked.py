@@ -89,3 +89,13 @@ def test_braked_is_right_to_a_few_roundings(braked, dtype):
     y, s = np.array(EXTREME, dtype).T.copy()
     values = braked(y, s)
     assert np.isfinite(values).all() and (values[:3] == 0).all() and roundings(values, y, s) <= 2.5
+
+
+def test_torch_differentiates_it_also_at_rest():
+    """dy(s)/dy is e^-s at y = 0, and y(s)/y sqrt((1 + y^2)/(1 + y(s)^2)) elsewhere."""
+    y = torch.tensor([0.0, 0.3, -2.0], dtype=torch.float64, requires_grad=True)
+    after = torch_prelude.braked(y, torch.tensor(0.7, dtype=torch.float64))
+    (slope,) = torch.autograd.grad(after.sum(), y)
+    at, z = y.detach(), after.detach()
+    expected = torch.where(at == 0, torch.tensor(-0.7).double().exp(), z / at * ((1 + at**2) / (1 + z**2)).sqrt())
+    assert torch.allclose(slope, expected, rtol=1e-6, atol=0)

@@ -409,13 +409,13 @@ def test_sizes_of_batches_are_compared_after_equal_epochs_and_after_equal_steps(
             for seed in range(3)
             for curve in [[[k, 0.0, 10 - 0.01 * k * steps + seed / 1000] for k in range(1, epochs + 1)]]
         ]
-        for size, steps, epochs in ((example.ALONE, 8, 5), (example.BATCH, 2, 18))
+        for size, steps, epochs in ((example.ALONE, 8, 18), (example.BATCH, 2, 18))
     }
     assert example.of_epochs(runs, 5).verdict.value == "reproduced"
-    equal = example.of_steps(runs, 5, 18)
+    equal = example.of_steps(runs, 18)
     assert equal.verdict.value == "reproduced" and "after 32 steps with one" in equal.ours
     slower = runs | {example.BATCH: [run | {"curve": runs[example.BATCH][0]["curve"][:1] * 18} for run in runs[16]]}
-    assert example.of_steps(slower, 5, 18).verdict.value == "not decided here"
+    assert example.of_steps(slower, 18).verdict.value == "not decided here"
 
 
 def test_santa_is_lowest_where_it_is_below_its_best_rival_beyond_two_errors_of_seeds(papers):

@@ -19,7 +19,7 @@ from test_work import BOWL, SUMMED_IN_FLOAT64, works_at_large_H
 import integrators
 from integrators import noise
 from integrators.backends import triton_prelude
-from integrators.kernels import launchers
+from integrators.kernels import launchers, sweep
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
 from integrators.noise import Key, philox
 from recipe import (
@@ -118,6 +118,27 @@ def test_multiples_of_a_parameter_per_site_are_loaded_once():
         assert kernel.tables.per_site.any(1).sum() == loads
         after.append(state["theta"][0].cpu())
     assert (after[0] - after[1]).abs().max() <= 1e-12
+
+
+def test_a_number_on_a_gpu_is_not_waited_for(monkeypatch):
+    """A parameter per site that is one number goes to the kernel as a number from the CPU, by its place from a GPU."""
+    kernel, state, g = sweep_of(CASES["sgld-sa-marginal"].recipe, [70], backend="triton")
+    for near, h in ((True, 0.05), (False, 0.06)):
+        monkeypatch.setattr(sweep, "is_near", lambda x, near=near: near)
+        kernel.bind(state)
+        kernel(h, lambda segment: [g], noise=Key(9, 1), **CASES["sgld-sa-marginal"].parameters)
+        assert kernel.tables.per_site.any() != near
+
+
+def test_a_program_has_at_most_1024_threads(monkeypatch):
+    """A warp has 32 of them, or 64 on AMD's machines."""
+    kernel, state, g = sweep_of(CASES["sgnht"].recipe, [70], backend="triton")
+    kernel._launch.items = launchers.ROUND
+    warps = []
+    for hip in (None, "6.4"):
+        monkeypatch.setattr(torch.version, "hip", hip)
+        warps.append(kernel._launch._round()["num_warps"])
+    assert warps == [32, 16]
 
 
 def test_a_layer_passes_on_kernels():

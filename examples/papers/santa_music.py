@@ -138,7 +138,7 @@ def scale(parameters: list[Parameter]) -> None:
 def optimizer_of(setting: Setting, network: Module, steps: int, seed: int) -> torch.optim.Optimizer:
     """Torch's own on the mean over time steps, RMSprop of the release, or Santa; the prior is N(0, 1).
 
-    Where its name ends so, gradients of the loss are scaled to the norm 5 before each step.
+    Where the name of the optimizer ends in "-scaled", gradients of the loss are scaled to the norm 5 before each step.
     """
     decay, parameters = 1 / steps, list(network.parameters())
     if setting.optimizer.endswith(SCALED):
@@ -281,7 +281,9 @@ def of_order(data: str, santa: str, rows: dict[str, list[dict]]) -> Claim:
         f"{method} {PRINTED[method][data]:.2f}" for method in ("Adam", "RMSprop")
     )
     lowest = rises([tests[santa], tests[rival]])
-    elsewhere = f"beside rivals as the code has them, {released} {spread(tests[released])}"
+    elsewhere = (
+        f"in batches of {BATCH}, beside rivals with the constants of the code, {released} {spread(tests[released])}"
+    )
     return Claim(
         f"{SETS[data]}: {santa} lowest",
         printed,

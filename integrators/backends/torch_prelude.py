@@ -53,8 +53,9 @@ def braked(y, s):
     d = 1 + v*(0.5738921556649517 + v*(0.292296700595234 + v*(0.10005740175118798 + v*d)))
     z = x/square.sqrt()*(u + p/d)
     root_then = root_of(z)
-    ratio = torch.where(z == 0, torch.ones_like(z), z/(q*(1 + root_then))).clamp(min=tiny)
-    step = (root - s - root_then - ratio.log())/root_then
+    still = z == 0  # where both branches of a choice are finite, so are their derivatives
+    ratio = (torch.where(still, 1, z)/torch.where(still, 1, q*(1 + root_then))).clamp(min=tiny)
+    step = torch.where(still, 0, (root - s - root_then - ratio.log())/root_then)
     return z + z*(step + (step/root_then)**2/2)
 
 

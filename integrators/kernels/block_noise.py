@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..noise import FUNCTIONS, Key, Shape, steps_of_block
+from ..noise import FUNCTIONS, Key, Shape, check_high, steps_of_block
 from . import gpu
 from .fallback import kernel_or_none
 
@@ -43,6 +43,8 @@ def filled(
 
     for step in (*steps[:1], *steps[-1:]):
         Key(seed, step, first_chain).check(chains)
+    if kind == "integers":
+        check_high(high)
     out = torch.empty((len(steps), chains, *shape), dtype=dtype, device=device)
     if not out.numel():
         return out

@@ -233,7 +233,8 @@ class TritonLauncher(_Launcher):
     def _round(self):
         """How many sums of a chain a program reads at once, and its warps: a round waits for memory once."""
         sums = min(ROUND, 1 << (self.items - 1).bit_length())
-        return {"ROUND": sums, "num_warps": min(32, max(8, sums // 128))}
+        most = 16 if torch.version.hip else 32  # a program has 1024 threads at most, of which a warp has 64 there
+        return {"ROUND": sums, "num_warps": min(most, max(8, sums // 128))}
 
     def _grids(self, segment, aligned):
         """Kind and pass of each kernel, its first item and chain, its grid, and whether its items are aligned."""

@@ -16,6 +16,7 @@ from ..noise import Key
 from ..passes import Segment, is_by_site, plan, supplied
 from ..processes import Spread
 from ..program import Gradient, Observe, Program
+from ..transfers import is_near
 from .addresses import NamedTensors, check_apart, readable, starts
 from .constants import Constants, check_numbers, is_one_number
 from .launchers import LAUNCHERS, TritonLauncher
@@ -45,9 +46,7 @@ class Sweep:
         program = gathered(program) if backend == "triton" else program
         self.program = program
         self.recipe = program.recipe
-        whole = plan(program)
-        self.has_passes = sum(len(segment.passes) for segment in whole.segments) > 1
-        self.plan = whole if spread is None else whole.cut_at_sums()
+        self.plan = plan(program) if spread is None else plan(program).cut_at_sums()
         self.halves = halves
         self.parts = replace(Parts.of(self.recipe, state, spread), half=halves[0].dtype if halves else None)
         launcher = LAUNCHERS[backend]
@@ -229,7 +228,7 @@ class Sweep:
         """The number of a constant, or 0 after putting the addresses of values per site into the tables."""
         if not isinstance(value, torch.Tensor):
             return value
-        if is_one_number(value):
+        if is_near(value) and is_one_number(value):  # a number on a GPU would be waited for
             return float(value.flatten()[0])
         self.tables.put(self.tables.per_site, j, self.plan.constants[j].name, self.parts.cut(value))
         return 0.0

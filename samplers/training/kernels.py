@@ -73,8 +73,8 @@ class Text:
 class Compiled(Text):
     """The step of a group as a compiled kernel, in place on its tensors.
 
-    `clock`: the count of steps on the device, if it is kept there; `halves`: the weights of which `params` are copies,
-    which Triton rounds in the same pass, from gradients in their precision. Raises the errors of `Sweep` where there is
+    `clock`: the count of steps on the device, if it is kept there; `halves`: the weights of which `params` are copies.
+    Triton rounds those in the same pass, from gradients in their precision. Raises the errors of `Sweep` where there is
     no kernel.
     """
 
@@ -108,8 +108,7 @@ class Compiled(Text):
         if clock is not None:
             self.sweep.follow(clock)
         params = self.halves or params  # what gradients are like
-        own = {start for start, p in zip(starts(params), params) if p.numel()}
-        self.written_before_read = own if self.sweep.has_passes else set()
+        self.written = {start for start, p in zip(starts(params), params) if p.numel()}
         self.apart = b""  # addresses of gradients that are no parameter
         self.walk = walk(params) if shards is None else None
 
@@ -118,8 +117,8 @@ class Compiled(Text):
         if self.walk is None or not self.walk(params):
             return None
         addresses = self.walk.gradients
-        if self.written_before_read and addresses.tobytes() != self.apart:
-            if not self.written_before_read.isdisjoint(addresses.tolist()):
+        if addresses.tobytes() != self.apart:
+            if not self.written.isdisjoint(addresses.tolist()):
                 return None
             self.apart = addresses.tobytes()
         return addresses
@@ -134,7 +133,7 @@ class Compiled(Text):
             at = gradients
         else:
             at = starts(gradients)
-            if not self.written_before_read.isdisjoint(at):  # a gradient that is its parameter
+            if not self.written.isdisjoint(at):  # a gradient that is a parameter
                 gradients = [g.clone() for g in gradients]
                 at = starts(gradients)
         if self.parameter_of is not None:
