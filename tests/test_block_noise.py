@@ -14,14 +14,15 @@ from recipe import RecipeError
 
 DEVICE = torch.device(TRITON)
 STEPS = range(2**33 - 1, 2**33 + 6)  # of four and of two that share words, some are not here
-SHAPES = [(), (1,), (2,), (3,), (4, 2), (2100,), (0,)]
+SHAPES = {str(shape): shape for shape in [(), (1,), (2,), (3,), (4, 2), (2100,), (0,)]}
 ROUNDING = {torch.float32: 3e-6, torch.float64: 1e-14}  # of normals, whose uniform numbers are rounded near 1
 
 
-@pytest.mark.parametrize("shape", covering(SHAPES, [(), (2,), (3,), (4, 2), (0,)]), ids=str)
+@pytest.mark.parametrize("of", covering(SHAPES, SHAPES.keys() - {"(1,)", "(2100,)"}))
 @pytest.mark.parametrize("kind", ["normal", "uniform", "integers"])
-def test_numbers_are_those_of_torch(kind, shape):
+def test_numbers_are_those_of_torch(kind, of):
     """Uniform numbers and integers to the bit; 2100 sites are more than a program has, five chains no power of two."""
+    shape = SHAPES[of]
     for dtype in [torch.int64] if kind == "integers" else ROUNDING:
         given = {"first_chain": 2**32 - 5, "device": DEVICE}
         given |= {"high": 2**31 - 1} if kind == "integers" else {"dtype": dtype}
