@@ -48,8 +48,9 @@ class _Writer(Writer):
         self.plan = plan
         self.half = half
         self.gradients = {g for statement in plan.program.gradients for _, g in statement.names} if half else set()
-        over_sites = [p.sites for segment in plan.segments for p in segment.passes]
-        self.last_of_target = [loop for loop in over_sites if plan.program.recipe.targets[0] in loop.stores][-1:]
+        self.target = plan.program.recipe.targets[0]
+        stores = [p.sites for segment in plan.segments for p in segment.passes if self.target in p.sites.stores]
+        self.last = stores[-1] if half and stores else None  # the loop that rounds the target
 
     def over_sites(self, loop: Loop) -> list[str]:
         """The lines of a loop over sites, for one block of sites."""
@@ -61,9 +62,9 @@ class _Writer(Writer):
         lines += [self.let(self.stem(s), self.write(e)) for s, e in loop.once]
         lines += self._statements(loop)
         lines += [f"tl.store({self._array(s, 'out')}, {self.stem(s)}, mask=mask)" for s in loop.stores]
-        if self.half and any(loop is last for last in self.last_of_target):
+        if loop is self.last:
             there = self._begin("array_out", len(self.plan.arrays), number=f"tl.{self.half}")
-            rounded = f"{self.stem(self.plan.program.recipe.targets[0])}.to(tl.{self.half})"
+            rounded = f"{self.stem(self.target)}.to(tl.{self.half})"
             lines.append(f"tl.store({there} + spot, {rounded}, mask=mask)")
         return lines
 

@@ -49,8 +49,8 @@ def filled(
     if not out.numel():
         return out
     sites = math.prod(shape)
-    across = _power_of_two(-(-sites // 4), GROUPS)
-    along = _power_of_two(chains, GROUPS // across)
+    across = gpu.power_of_two(-(-sites // 4), GROUPS)
+    along = gpu.power_of_two(chains, GROUPS // across)
     programs = len(steps) * -(-chains // along) * -(-sites // (4 * across))
     numbers = chains, sites, first_chain, steps.start, gpu.signed(seed), draw, high
     constants = {
@@ -65,8 +65,3 @@ def filled(
     with gpu.on(device):
         gpu.Launch("fill", fill, (programs,), (out, *numbers), constants)()
     return out
-
-
-def _power_of_two(n: int, most: int) -> int:
-    """The least power of two from n on, at most `most`."""
-    return min(most, 1 << (n - 1).bit_length())

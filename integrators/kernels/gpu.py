@@ -205,6 +205,15 @@ def waits_are_errors() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
+def power_of_two(n: int, most: int) -> int:
+    """The least power of two from n on, at most `most`.
+
+    >>> [power_of_two(n, most=8) for n in (0, 1, 3, 20)]
+    [1, 1, 4, 8]
+    """
+    return min(most, 1 << max(0, n - 1).bit_length())
+
+
 def signed(x: int) -> int:
     """The int64 of the bits of a uint64."""
     return x - 2**64 if x >= 2**63 else x

@@ -232,7 +232,7 @@ class TritonLauncher(_Launcher):
 
     def _round(self):
         """How many sums of a chain a program reads at once, and its warps: a round waits for memory once."""
-        sums = min(ROUND, 1 << (self.items - 1).bit_length())
+        sums = gpu.power_of_two(self.items, ROUND)
         most = 16 if torch.version.hip else 32  # a program has 1024 threads at most, of which a warp has 64 there
         return {"ROUND": sums, "num_warps": min(most, max(8, sums // 128))}
 
@@ -269,7 +269,7 @@ def _width(parts: Parts) -> int:
     if len(parts.shapes) > 1 or parts.spread is not None:
         return GROUPS_OF_BLOCK
     groups = -(-int(parts.sites.sum()) // 4)
-    return min(GROUPS_OF_BLOCK, 1 << max(0, groups - 1).bit_length())
+    return gpu.power_of_two(groups, GROUPS_OF_BLOCK)
 
 
 def _blocks(parts: Parts) -> tuple[np.ndarray, int]:
