@@ -26,12 +26,12 @@ import torch
 from recipe.arguments import integer
 from recipe.errors import RecipeError
 
+from .philox import MASK, Words, philox
 from .rejection import Uniforms, gamma_numbers, poisson_numbers
 
 Device = torch.device | str | None
 Steps = int | range
 Shape = Sequence[int]
-Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # four Philox words in [0, 2^32)
 Sampler = Callable[[torch.Tensor | float], torch.Tensor]  # from rates or shapes to numbers
 
 
@@ -115,54 +115,6 @@ class Key:
         """Uniform numbers of draw `number`, with the shape `(chains, *shape)`, dtype and device of a block."""
         at: _At = {"device": like.device, "first_chain": self.first_chain}
         return uniform(self.seed, self.step, number, len(like), tuple(like.shape[1:]), dtype=like.dtype, **at)
-
-
-_MASK = 0xFFFFFFFF
-_M0, _M1 = 0xD2511F53, 0xCD9E8D57
-_W0, _W1 = 0x9E3779B9, 0xBB67AE85
-GRAIN = 2**15  # words that torch leaves to one thread, for which numpy's operations cost half of torch's
-
-
-def philox(counter: Sequence[torch.Tensor], key: tuple[int | torch.Tensor, int | torch.Tensor]) -> Words:
-    """The Philox4x32-10 bijection of a 128-bit counter under a 64-bit key.
-
-    One of ten rounds, with (hi, lo) the halves of a 64-bit product:
-    (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)), k <- k + W.
-
-    counter: four int64 tensors in [0, 2^32) that broadcast together; key: two ints, or tensors that
-    broadcast to the counter's shape. Returns four int64 tensors in [0, 2^32) of that shape.
-    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
-
-    >>> zero = torch.tensor(0)
-    >>> [f"{int(word):08x}" for word in philox((zero, zero, zero, zero), (0, 0))]
-    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
-    """
-    words = torch.broadcast_tensors(*counter)
-    if words[0].device.type != "cpu" or words[0].numel() > GRAIN:
-        return _rounds([word.clone() for word in words], *key)
-    k0, k1 = (k.numpy() if isinstance(k, torch.Tensor) else k for k in key)
-    c0, c1, c2, c3 = map(torch.from_numpy, _rounds([word.numpy().copy() for word in words], k0, k1))
-    return c0, c1, c2, c3
-
-
-def _rounds(words: Sequence[Any], k0: Any, k1: Any) -> tuple[Any, Any, Any, Any]:
-    """Philox's ten rounds, of tensors or of arrays, which it overwrites."""
-    c0, c1, c2, c3 = words
-    for _ in range(10):
-        # c1, c3 and the key carry bits above 32 until the mask; only a factor must be below 2^32.
-        c0 *= _M0
-        c2 *= _M1
-        c1 ^= k0
-        c1 ^= c2 >> 32
-        c1 &= _MASK
-        c3 ^= k1
-        c3 ^= c0 >> 32
-        c3 &= _MASK
-        c0, c1, c2, c3 = c1, c2, c3, c0
-        k0, k1 = k0 + _W0, k1 + _W1
-    c1 &= _MASK
-    c3 &= _MASK
-    return c0, c1, c2, c3
 
 
 class _At(TypedDict, total=False):
@@ -295,12 +247,12 @@ def _of_blocks(
 
     def of_step(k: int) -> Sampler:
         seed_here, _ = _checked(seed, draw, shape[0], first_chain, [k])
-        key = seed_here & _MASK, k >> 32 ^ seed_here >> 32
+        key = seed_here & MASK, k >> 32 ^ seed_here >> 32
 
         def uniforms(which: torch.Tensor, attempt: int) -> tuple[torch.Tensor, ...]:
             site = which % sites
             upper = site >> 32 | attempt << 8 | draw << 16
-            counter = site & _MASK, upper, which // sites + first_chain, torch.full_like(which, k & _MASK)
+            counter = site & MASK, upper, which // sites + first_chain, torch.full_like(which, k & MASK)
             return _unit(philox(counter, key), torch.float64).unbind(-1)
 
         def sampler(parameter: torch.Tensor | float) -> torch.Tensor:
@@ -343,8 +295,8 @@ def _words(
         group = torch.arange(-(-sites // 4), device=device) if places is None else places.groups(device)
     chain = (torch.arange(chains, device=device) + first_chain).view(-1, 1)
     block = torch.tensor([*_blocks(steps, shared)], dtype=torch.int64, device=device).view(-1, 1, 1)
-    counter = group & _MASK, group >> 32 | draw << 16, chain, block & _MASK
-    return philox(counter, (seed & _MASK, block >> 32 ^ seed >> 32))
+    counter = group & MASK, group >> 32 | draw << 16, chain, block & MASK
+    return philox(counter, (seed & MASK, block >> 32 ^ seed >> 32))
 
 
 def _checked(seed: int | None, draw: int, chains: int, first_chain: int, steps: Sequence[int]) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from integrators import noise
 from integrators.backends import triton_prelude
 from integrators.kernels import launchers, sweep
 from integrators.kernels.launchers import GROUPS_OF_BLOCK
-from integrators.noise import Key, philox
+from integrators.noise import Key
+from integrators.philox import philox
 from recipe import (
     Energy,
     Recipe,
