@@ -389,7 +389,8 @@ def test_music_has_a_row_for_each_method(music, tmp_path):
     assert width(tmp_path / "santa-music" / "quick" / "music.png") > 400
 
 
-def test_padding_is_not_heard(music):
+def test_padding_is_not_heard(music, monkeypatch):
+    """Nor do sequences that are side by side know of one another."""
     import santa_music as example
 
     network, rolls = example.Listener(4), example.sequences(music, "jsb", "test")
@@ -397,6 +398,11 @@ def test_padding_is_not_heard(music):
         alone = [float(example.surprise(network, *example.padded([roll]))) for roll in rolls]
         together = float(example.surprise(network, *example.padded(rolls)))
     assert together == pytest.approx((20 * alone[0] + 12 * alone[1]) / 32, rel=1e-5)
+    for size in (1, 2):
+        monkeypatch.setattr(example, "BATCH", size)
+        groups = example.by_length(rolls)
+        assert [len(heard) for _, heard in groups] == ([1, 1] if size == 1 else [2])
+        assert example.mean_surprise(network, groups) == pytest.approx(together, rel=1e-5)
 
 
 def test_sizes_of_batches_are_compared_after_equal_epochs_and_after_equal_steps(papers):

@@ -92,6 +92,14 @@ def surprise(network: Module, rolls: Tensor, heard: Tensor) -> Tensor:
     return (each * heard).sum() / heard.sum()
 
 
+def mean_surprise(network: Module, groups: list[tuple[Tensor, Tensor]]) -> float:
+    """The NLL in nats per time step of all sequences of the groups."""
+    steps = [int(heard.sum()) for _, heard in groups]
+    with torch.no_grad():
+        sums = [n * float(surprise(network, *group)) for n, group in zip(steps, groups, strict=True)]
+    return sum(sums) / sum(steps)
+
+
 def sequences(folder: Path, name: str, part: str) -> list[Tensor]:
     """The piano rolls of a part of a data set, `(steps, keys)` each; RecipeError where lengths and rolls differ."""
     file = f"polymusic/{name}.npz"
@@ -108,6 +116,12 @@ def padded(rolls: list[Tensor]) -> tuple[Tensor, Tensor]:
     heard = [torch.ones(len(roll)) for roll in rolls]
     pad = torch.nn.utils.rnn.pad_sequence
     return pad(rolls, batch_first=True), pad(heard, batch_first=True)
+
+
+def by_length(rolls: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Groups of sequences of nearly one length, side by side, so that little is padding."""
+    rolls = sorted(rolls, key=len)
+    return [padded(rolls[k : k + BATCH]) for k in range(0, len(rolls), BATCH)]
 
 
 class ReleasedRMSprop(torch.optim.Optimizer):
@@ -167,7 +181,7 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, batch: 
     how = Setting(**setting)
     rolls = sequences(study.data, data, "train")
     pieces = padded([piece for roll in rolls for piece in roll.split(PIECE)])
-    judged = [padded(sequences(study.data, data, part)) for part in ("valid", "test")]
+    scored = [by_length(sequences(study.data, data, part)) for part in ("valid", "test")]
     torch.manual_seed(seed)
     network = Listener(units)
     batches = samplers.Minibatches(pieces, min(batch, len(pieces[0]) // 2), seed=seed)
@@ -181,8 +195,7 @@ def learned(study: Study, data: str, units: int, epochs: int, seed: int, batch: 
                 optimizer.state[p]["xi"].fill_(FIRST_FRICTION / math.sqrt(how.lr / steps))
         epoch, rest = divmod(step, len(batches))
         if not rest:
-            with torch.no_grad():
-                curve.rows.append([epoch, *(float(surprise(network, *part)) for part in judged)])
+            curve.rows.append([epoch, *(mean_surprise(network, groups) for groups in scored)])
 
     def cool(step: int) -> None:
         optimizer.param_groups[0]["temperature"] = (step + 1) ** -0.5
