@@ -97,13 +97,13 @@ class Adaptation:
 
     def _show(self, chains: Chains) -> None:
         theta, gradient = self._seen(chains)
-        some = chains.alive if chains.diverged else slice(None)
-        pair = theta[some], None if gradient is None else gradient[some]
+        sound = chains.alive if chains.diverged else slice(None)
+        pair = theta[sound], None if gradient is None else gradient[sound]
         try:
             if any([M.observe(*pair) for M in self.operators.values()]):
                 self.plan.check(self.parameters)
         except RecipeError as error:
-            what = f"after step {chains.moved}: {error.where}: {error.what}"
+            what = f"after step {chains.steps}: {error.where}: {error.what}"
             raise RecipeError(self.where, what, do=error.do) from error
 
     def _seen(self, chains: Chains) -> Pair:

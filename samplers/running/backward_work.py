@@ -59,17 +59,17 @@ class Stretches:
         self.where = where
         self.run_h = self.h = stage.step_size(0)
         self.temperature = stage.temperature(0)
-        some = next(iter(start.values()))
-        zero = some.new_zeros(len(some))
-        turns = 1 - 2 * (torch.arange(len(some), device=some.device) % 2).to(some.dtype)
-        own = {WORK.name: zero, ACCEPTED.name: zero}
+        like = next(iter(start.values()))
+        zero = like.new_zeros(len(like))
+        turns = 1 - 2 * (torch.arange(len(like), device=like.device) % 2).to(like.dtype)
+        blocks = {WORK.name: zero, ACCEPTED.name: zero}
         self.bar = bar
         self.number = STRETCH[0]
-        self.of_run = start | own | {DIRECTION.name: torch.ones_like(zero)}
-        self.exact = start | own | {DIRECTION.name: turns}  # half of them in each direction
-        self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
+        self.of_run = start | blocks | {DIRECTION.name: torch.ones_like(zero)}
+        self.exact = start | blocks | {DIRECTION.name: turns}  # half of them in each direction
+        self.alive = torch.ones(len(like), dtype=torch.bool, device=like.device)
 
-    def settle(self, steps: int, most: int) -> Divergence:
+    def settle(self, steps: int, limit: int) -> Divergence:
         """The estimate of stretches that agree with those of half the steps, and whose second half adds nothing."""
         before = None
         while True:
@@ -80,7 +80,7 @@ class Stretches:
             added, its_error = _mean(logs[1])
             late = abs(added) > SETTLED * its_error
             settled = before is not None and not late and _agree((value, error), before)
-            if settled or 2 * steps > most:
+            if settled or 2 * steps > limit:
                 alive = int(self.alive.sum())
                 return Divergence(value, error, alive, steps, variance, len(self.alive) - alive, settled)
             before = value, error
@@ -116,8 +116,8 @@ class Stretches:
         self.bar.total += steps
         for moves in drive(plan, chains, kernel):
             works = moves.kept[WORK.name].to(torch.float64) / self.temperature
-            left = max(steps // 2 - done, 0)
-            halves += torch.stack([works[:, :left].sum(1), works[:, left:].sum(1)])
+            half = max(steps // 2 - done, 0)
+            halves += torch.stack([works[:, :half].sum(1), works[:, half:].sum(1)])
             done += moves.steps
             self.bar.update(moves.steps)
         return chains, halves

@@ -28,7 +28,7 @@ class Diverged(RecipeError):
 
 
 class Chains:
-    """The chains of a run after `moved` of its steps.
+    """The chains of a run after `steps` of its steps.
 
     `state`: the blocks by name, `(chains, *shape)` for a vector and `(chains,)` for a scalar, and the gradient that the
     next step takes over, evaluated on the `rows` of the data. A chain whose state is not finite, or outside the domain
@@ -37,13 +37,13 @@ class Chains:
     """
 
     def __init__(self, recipe: Recipe, state: dict[str, Any], where: str) -> None:
-        some = next(iter(state.values()))
+        like = next(iter(state.values()))
         self.recipe = recipe
         self.where = where
         self.state = state
         self.rows: torch.Tensor | None = None
-        self.moved = 0
-        self.alive = torch.ones(len(some), dtype=torch.bool, device=some.device)
+        self.steps = 0
+        self.alive = torch.ones(len(like), dtype=torch.bool, device=like.device)
         self.diverged: dict[int, int] = {}
         self.reason = ""
         self.adapting: dict[str, Adapting] = {}
@@ -61,7 +61,7 @@ class Chains:
         lost = [] if is_fine else self._leaving(new)
         if lost:
             rejected = {name: x[lost[0]] for name, x in new.items() if name not in DERIVATIVES.values()}
-            end = self.lose(dict.fromkeys(lost, self.moved), rejected)
+            end = self.lose(dict.fromkeys(lost, self.steps), rejected)
             if end:
                 raise end
         self.land(self.merged(new, self.state), 1, rows=rows)
@@ -94,7 +94,7 @@ class Chains:
         """Take the state after `steps` steps, with lost chains at their last state; `rows` as in `advance`."""
         self.state = state
         self.rows = rows if "gradient" in state else None
-        self.moved += steps
+        self.steps += steps
 
     def lose(self, lost: Mapping[int, int], new: Mapping[str, torch.Tensor]) -> Diverged | None:
         """Flag the chains in `lost`, a dict to their steps; returns the error to raise if no chain is left, else None.
@@ -146,7 +146,7 @@ class Chains:
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:
         """Tensors and plain data from which `restore` continues."""
         diverged = {str(chain): step for chain, step in self.diverged.items()}
-        return self._tensors(), {"moved": self.moved, "diverged": diverged, "reason": self.reason}
+        return self._tensors(), {"moved": self.steps, "diverged": diverged, "reason": self.reason}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         tensors = {"alive": self.alive}
@@ -170,12 +170,12 @@ class Chains:
         for name, x in self._tensors().items():
             if tensors[name].shape != x.shape or tensors[name].dtype != x.dtype:
                 raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(x.shape)}")
-        moved, lost = account["moved"], (~tensors["alive"]).nonzero().flatten().tolist()
-        if type(moved) is not int or moved < 0:
-            raise ValueError(f"moved = {moved!r} is no number of steps")
+        steps, lost = account["moved"], (~tensors["alive"]).nonzero().flatten().tolist()
+        if type(steps) is not int or steps < 0:
+            raise ValueError(f"moved = {steps!r} is no number of steps")
         if sorted(account["diverged"]) != sorted(map(str, lost)):
             raise ValueError("the chains that have diverged are not those that are lost")
-        if not all(type(step) is int and 0 <= step <= moved for step in account["diverged"].values()):
+        if not all(type(step) is int and 0 <= step <= steps for step in account["diverged"].values()):
             raise ValueError("a chain has diverged after the run")
         if type(account["reason"]) is not str:
             raise ValueError("the reason of a loss is no text")
@@ -190,7 +190,7 @@ class Chains:
         self.rows = values.get("rows") if "gradient" in self.state else None
         for name, M in self.adapting.items():
             M.load_state_dict(without_prefix(f"operator.{name}.", values))
-        self.moved = account["moved"]
+        self.steps = account["moved"]
         self.diverged = {int(chain): step for chain, step in account["diverged"].items()}
         self.reason = account["reason"]
 

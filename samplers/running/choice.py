@@ -91,8 +91,8 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
 
 def too_short(plan: Plan, state: dict[str, torch.Tensor], symbolic: bool) -> str:
     """The reason why compilation does not pay, or "": a short run, or small blocks under a kernel of one step."""
-    some = next(iter(state.values()))
-    if some.device.type == "cuda":
+    like = next(iter(state.values()))
+    if like.device.type == "cuda":
         return "" if plan.length >= STEPS_ON_GPU else f"fewer than {STEPS_ON_GPU:,} steps"
     size = max(x.numel() for x in state.values())
     if plan.length < STEPS and plan.length * size < UPDATES:

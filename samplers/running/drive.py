@@ -48,7 +48,7 @@ class Stop(Protocol):
 def drive(plan: Plan, chains: Chains, kernel: Kernel, stops: Sequence[Stop] = ()) -> Iterator[Moves]:
     """Yields the moves through the stages of a plan, from the present state of the chains; raises Diverged."""
     for stage in plan.stages:
-        done = max(chains.moved - stage.first, 0)
+        done = max(chains.steps - stage.first, 0)
         if not done:
             chains.begin()
         while done < stage.steps:

@@ -103,9 +103,9 @@ class Trial:
 
     def check_repeats(self, gradient: Blocks) -> None:
         """Refuse an energy that has another gradient when it is asked again at the start."""
-        for name, again in self.gradient(self.start).items():
-            change = (again - gradient[name]).abs().max()
-            if change > SAME * (1 + again.abs().max()):
+        for name, repeat in self.gradient(self.start).items():
+            change = (repeat - gradient[name]).abs().max()
+            if change > SAME * (1 + repeat.abs().max()):
                 what = f"the energy has another gradient by {name} each time it is asked: they differ by {change:.3g}"
                 do = "Leave random numbers and counters out of it: data= and batch_size= make minibatches."
                 raise RecipeError(self.where, what, do=do)
@@ -206,12 +206,12 @@ def flag_risen(
         cure = "Take a smaller step size, or other starts of what is adapted."
         if rise[flagged].isinf().any():
             cure += " Where the density is 0 no force leads back: take metropolis=True, or a model with constraints."
-        risen, most = told_apart(float(rise[flagged].max()), FARTHEST * sites, digits=3)
-        draws.info["diverged"] = draws.info["diverged"] | {str(chain): chains.moved for chain in flagged}
+        risen, bound = told_apart(float(rise[flagged].max()), FARTHEST * sites, digits=3)
+        draws.info["diverged"] = draws.info["diverged"] | {str(chain): chains.steps for chain in flagged}
         warn(
             f"{chains.where}: {len(flagged)} of {len(chains)} chains have left every scale of the law, and count as "
-            f"diverged: {named(dict.fromkeys(flagged, chains.moved), 'by step')}. U/T has risen by "
-            f"{risen}, where no law of {sites} coordinates spreads over more than {most}. {cure}"
+            f"diverged: {named(dict.fromkeys(flagged, chains.steps), 'by step')}. U/T has risen by "
+            f"{risen}, where no law of {sites} coordinates spreads over more than {bound}. {cure}"
         )
 
 

@@ -44,14 +44,14 @@ class Proposals:
         self.momenta = momenta
         self.waiting: list[tuple[int, dict[str, torch.Tensor]]] = []
         zero = torch.zeros(len(like), dtype=torch.float64, device="cpu")
-        self.seen = {name: zero.clone() for name in ("number", "divergent", "endless", "values", "mean", "squares")}
+        self.sums = {name: zero.clone() for name in ("number", "divergent", "endless", "values", "mean", "squares")}
         self.places = {name: torch.zeros((0, 2), dtype=torch.int64, device="cpu") for name in ("divergent", "endless")}
 
     def take(self, moves: Moves, begin: int) -> None:
         """Add the kept states of `moves`, which follow `begin` earlier ones."""
-        some = {name: x for name, x in moves.kept.items() if name in self.blocks and torch.is_tensor(x)}
-        if some and some[WORK.name].shape[1]:
-            self.waiting.append((begin, some))
+        part = {name: x for name, x in moves.kept.items() if name in self.blocks and torch.is_tensor(x)}
+        if part and part[WORK.name].shape[1]:
+            self.waiting.append((begin, part))
             if begin + len(moves.step_sizes) - self.waiting[0][0] >= AT_ONCE:
                 self._look()
 
@@ -60,35 +60,35 @@ class Proposals:
         if not self.waiting:
             return
         begin = self.waiting[0][0]
-        parts = [some for _, some in self.waiting]
+        parts = [part for _, part in self.waiting]
         self.waiting = []
         kept = {name: torch.cat([p[name] for p in parts], 1).to("cpu", torch.float64) for name in parts[0]}
         work = kept[WORK.name]
-        self.seen["number"] += work.shape[1]
+        self.sums["number"] += work.shape[1]
         endless = work > (1 - ROUNDING) * ENDLESS
         far = {"divergent": (work > DIVERGENT * self.temperature) & ~endless, "endless": endless}
         for name, proposals in far.items():
-            self.seen[name] += proposals.sum(1)
+            self.sums[name] += proposals.sum(1)
             places = (proposals.T.nonzero() + torch.tensor([begin, 0], device="cpu")).flip(1)  # in the order of draws
             self.places[name] = torch.cat([self.places[name], places])[:PLACES]
         if VALUE in kept:
-            values, before = kept[VALUE], self.seen["values"]
+            values, before = kept[VALUE], self.sums["values"]
             number = values.shape[1]
-            away = values.mean(1) - self.seen["mean"]
-            self.seen["squares"] += values.var(1, correction=0) * number + away**2 * before * number / (before + number)
-            self.seen["mean"] += away * number / (before + number)
-            self.seen["values"] += number
+            away = values.mean(1) - self.sums["mean"]
+            self.sums["squares"] += values.var(1, correction=0) * number + away**2 * before * number / (before + number)
+            self.sums["mean"] += away * number / (before + number)
+            self.sums["values"] += number
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """The counts so far, from which `restore` continues."""
         self._look()
         places = {f"places.{name}": x.clone() for name, x in self.places.items()}
-        return {name: x.clone() for name, x in self.seen.items()} | places
+        return {name: x.clone() for name, x in self.sums.items()} | places
 
-    def restore(self, seen: Mapping[str, torch.Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Continue from a snapshot."""
-        self.seen = {name: seen[name].clone() for name in self.seen}
-        self.places = {name: seen[f"places.{name}"].clone() for name in self.places}
+        self.sums = {name: tensors[name].clone() for name in self.sums}
+        self.places = {name: tensors[f"places.{name}"].clone() for name in self.places}
 
     def endless(self) -> list[list[int]]:
         """The chain and draw of the first proposals whose work is infinite or no number."""
@@ -104,20 +104,20 @@ class Proposals:
         """
         self._look()
         account: dict[str, Any] = {}
-        if self.seen["number"].any():
+        if self.sums["number"].any():
             names = ["divergent"] if edge is not None else ["divergent", "endless"]
-            account["divergences"] = {"proposals": int(self.seen["number"].sum())} | self._of(*names)
+            account["divergences"] = {"proposals": int(self.sums["number"].sum())} | self._of(*names)
         if edge is not None:
             account["edge"] = self._of("endless") | {"height": edge}
-        if self.momenta and bool((self.seen["values"] > 1).all()):
+        if self.momenta and bool((self.sums["values"] > 1).all()):
             fresh = self.momenta * self.temperature**2
-            variance = self.seen["squares"] / (self.seen["values"] - 1)
+            variance = self.sums["squares"] / (self.sums["values"] - 1)
             account["e_bfmi"] = (fresh / (fresh / 2 + variance)).nan_to_num(0.0).tolist()
         return account
 
     def _of(self, *names: str) -> dict[str, Any]:
         """The proposals of some kinds by chain, and the first places of these."""
-        number = torch.stack([self.seen[name] for name in names]).sum(0).long().tolist()
+        number = torch.stack([self.sums[name] for name in names]).sum(0).long().tolist()
         places = sorted(
             [place for name in names for place in self.places[name].tolist()], key=lambda place: place[::-1]
         )

@@ -31,7 +31,7 @@ class Unrolled:
     """Moves chains by a compiled graph of several steps; lost chains are found after each graph.
 
     `inputs`: those of the steps, with a gradient that torch can compile; `keep`: the names of the blocks whose values
-    are handed on; `least`: the steps of a stage that is worth the compilation; `beside`: the kernel of the steps beside
+    are handed on; `least`: the steps of a stage that is worth the compilation; `stepwise`: the kernel of steps beside
     CUDA graphs on a GPU, None for graphs of torch.compile. Graphs begin at multiples of `AT_ONCE`. Where there is no
     graph, or a chain is lost, chains move step by step.
     """
@@ -39,13 +39,13 @@ class Unrolled:
     backend = "torch"
 
     def __init__(
-        self, inputs: Inputs, keep: Sequence[str], least: int, where: str, beside: Kernel | None = None
+        self, inputs: Inputs, keep: Sequence[str], least: int, where: str, stepwise: Kernel | None = None
     ) -> None:
         self.inputs = inputs
         self.keep = keep
         self.least = least
-        self.on_gpu = beside is not None
-        self.stepwise: Kernel = beside or Stepwise(inputs, keep)
+        self.on_gpu = stepwise is not None
+        self.stepwise: Kernel = stepwise or Stepwise(inputs, keep)
         self.where = where
         self.stage: Stage | None = None
         self.first = 0
@@ -53,20 +53,20 @@ class Unrolled:
         self._coming: Iterator[tuple[tuple, bool]] = iter(())
         self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued graphs
 
-    def _candidates(self, several: Several, steps: int) -> Iterator[Several]:
+    def _candidates(self, function: Several, steps: int) -> Iterator[Several]:
         """Yields graphs of the function `several`, first the fastest; errors are raised at the first call of each.
 
         `steps`: the length of the stage. On a GPU torch.compile fuses the launches of a long one before the capture.
         """
         if not self.on_gpu:
-            yield torch.compile(several, dynamic=False, fullgraph=True)
+            yield torch.compile(function, dynamic=False, fullgraph=True)
             return
         fixed = [x for x in tree_leaves(self.inputs.target.batch(None)) if torch.is_tensor(x)]
         if steps >= STEPS_OF_GRAPHS:
             # whatever torch's settings are, it makes no graph of its own
-            fused = torch.compile(several, dynamic=False, fullgraph=True, options={"triton.cudagraphs": False})
+            fused = torch.compile(function, dynamic=False, fullgraph=True, options={"triton.cudagraphs": False})
             yield gpu.Graph(fused, fixed)
-        yield gpu.Graph(several, fixed)
+        yield gpu.Graph(function, fixed)
 
     def _give_up(self, reason: str) -> None:
         """Move chains step by step from here on, as there is no graph; on a GPU with a warning."""
@@ -112,9 +112,9 @@ class Unrolled:
         self._place = stage, done + AT_ONCE, end
         chains.land(state, AT_ONCE, rows=rows)
         skipped = stage.until_kept(done)
-        some = slice(skipped, None, stage.thin)
+        thinned = slice(skipped, None, stage.thin)
         sizes = [stage.step_size(0)] * len(range(skipped, AT_ONCE, stage.thin))
-        return Moves(AT_ONCE, sizes, {name: x[:, some] for name, x in kept.items()} if sizes else {})
+        return Moves(AT_ONCE, sizes, {name: x[:, thinned] for name, x in kept.items()} if sizes else {})
 
     def _graphs(self, state: dict[str, Any], stage: Stage, steps: range) -> Iterator[tuple[tuple, torch.Tensor]]:
         """Yields (state, rows of its gradient, kept states) of each graph, and whether it is finite; none without one.
@@ -136,10 +136,10 @@ class Unrolled:
 
     def _make(self, stage: Stage, state: dict[str, Any], read: tuple) -> bool:
         """Make the graph of a stage; whether there is one to trust."""
-        several = self._several(stage)
+        function = self._several(stage)
         reason = ""
-        for graph in self._candidates(several, stage.steps):
-            reason = _fault(graph, several, state, read)
+        for graph in self._candidates(function, stage.steps):
+            reason = _fault(graph, function, state, read)
             if not reason:
                 self.graph = graph
                 return True
@@ -160,8 +160,8 @@ class Unrolled:
         def several(state: dict, drawn: dict, batches: list) -> tuple[dict, dict, torch.Tensor]:
             states = []
             for i in range(AT_ONCE):
-                own = {name: x[i] for name, x in drawn.items()}
-                call = {**fixed, "noise": own, "gradient": lambda theta, i=i: functional(theta, *batches[i])}
+                call = {**fixed, "gradient": lambda theta, i=i: functional(theta, *batches[i])}
+                call["noise"] = {name: x[i] for name, x in drawn.items()}
                 state = function(state, h, temperature=T, **call)
                 states.append(state)
             total = torch.stack([s[name].sum() for s in states for name in entries]).sum()
@@ -206,7 +206,7 @@ def _read(of_steps: Sequence[OfStep]) -> tuple[dict[str, torch.Tensor], list[tup
     return drawn, [s.data(0) for s in of_steps]
 
 
-def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str:
+def _fault(compiled: Several, function: Several, state: dict, read: tuple) -> str:
     """The reason why the steps have no graph; "" where it agrees with the steps in torch, from two states in turn.
 
     A graph that captured nothing repeats its first result.
@@ -214,7 +214,7 @@ def _fault(compiled: Several, several: Several, state: dict, read: tuple) -> str
     try:
         for _ in range(2):
             compiled_state, _, _ = compiled(state, *read)
-            state, _, is_finite = several(state, *read)
+            state, _, is_finite = function(state, *read)
             if is_finite and not agree(compiled_state, state):
                 return "its numbers differ"
         return ""

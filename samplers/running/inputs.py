@@ -54,8 +54,8 @@ class Batches:
         first, batches = self._gathered.get(evaluation, (0, []))
         if not first <= i < first + len(batches):
             rows = self._rows(evaluation)[i:]
-            most = GATHERED_AT_ONCE if is_near(rows[0]) else GATHERED_ON_GPU
-            size = max(1, most // max(1, rows[0].numel() * source.width))
+            capacity = GATHERED_AT_ONCE if is_near(rows[0]) else GATHERED_ON_GPU
+            size = max(1, capacity // max(1, rows[0].numel() * source.width))
             first, batches = i, source.batches(torch.stack(rows[:size]))
             self._gathered[evaluation] = first, batches
         return (batches[i - first],)
@@ -98,16 +98,16 @@ class Evaluations:
     def functions(self) -> dict[str, Any]:
         """Gradient, curvature, value and observations as arguments of a step; None for those inlined in the step."""
         target = self.target
-        own = {} if target.is_inlined else target.parts
+        parts = {} if target.is_inlined else target.parts
 
         def of_each(function: Callable) -> Any:
-            functions = {key: partial(function, part) for key, part in own.items()}
+            functions = {key: partial(function, part) for key, part in parts.items()}
             return functions if target.is_by_name else functions.get("U")
 
         return {
             "gradient": of_each(self._gradient),
             "value": of_each(self._value) if 0 in target.orders else None,
-            "curvature": self._curvature if own and 2 in target.orders else None,
+            "curvature": self._curvature if parts and 2 in target.orders else None,
             "observe": {name: partial(self._observation, f) for name, f in target.observations.items()},
         }
 

@@ -93,16 +93,16 @@ class Launches:
         at = {name: kernel.block(name)[chain : chain + 1] for name in kernel.rows}
         inputs = self.inputs.of_chain(chain)
         h, T = settings[number - first].tolist()
-        again = StepCall(step, inputs.evaluations(number, 1).functions(), inputs)
-        new = again(at, number, step.drawn(inputs.key(number), at), h, T)
+        call = StepCall(step, inputs.evaluations(number, 1).functions(), inputs)
+        new = call(at, number, step.drawn(inputs.key(number), at), h, T)
         return chains.lose(lost, {name: x[0] for name, x in new.items() if name not in DERIVATIVES.values()})
 
 
 def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, Any]) -> None:
     """Refuse step sizes and temperatures, `(steps, 2)`, whose least or largest values the step refuses."""
-    own = {name: value for name, value in parameters.items() if name != num_data.name}
+    parameters = {name: value for name, value in parameters.items() if name != num_data.name}
     for h, temperature in (settings.min(0).tolist(), settings.max(0).tolist()):
-        step.check(h, temperature=temperature, **own)
+        step.check(h, temperature=temperature, **parameters)
 
 
 def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -> Trajectory:

@@ -55,9 +55,9 @@ def check_law(plan: Plan, energy: Any, parameters: Mapping[str, Any], sites: int
         place = where if len(plan.stages) == 1 else f"{where}, phase {number}"
         temperatures = {T for T in stage.probes()[1] if T > 0}
         certificates = [
-            _certificate(stage.step.declared, symbolic, T, stage.step.frozen, tuple({**values, **own}.items()), sites)
+            _certificate(stage.step.declared, symbolic, T, stage.step.frozen, tuple({**values, **end}.items()), sites)
             for T in sorted({min(temperatures), max(temperatures)} if temperatures else ())
-            for own in stage.extremes()
+            for end in stage.extremes()
         ]
         for certificate in certificates:
             if certificate.failures:

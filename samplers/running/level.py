@@ -17,7 +17,7 @@ from .stepwise import StepCall
 
 @dataclass(eq=False)
 class Level:
-    """Chains at one step size `h`, with moments of what is `seen` of their state, and averages of all blocks.
+    """Chains at one step size `h`, with moments of `statistics` of their state, and averages of all blocks.
 
     Moments are about the mean at the start, the `centre`.
     """
@@ -27,10 +27,10 @@ class Level:
     temperature: float
     inputs: Inputs
     chains: Chains
-    seen: Callable[[Blocks], Blocks]
+    statistics: Callable[[Blocks], Blocks]
 
     def __post_init__(self) -> None:
-        self.centre = {name: x.to(torch.float64).mean(0) for name, x in self.seen(self.chains.state).items()}
+        self.centre = {name: x.to(torch.float64).mean(0) for name, x in self.statistics(self.chains.state).items()}
         self.evaluations = Evaluations(self.inputs.target)
         self.call = StepCall(self.step, self.evaluations.functions(), self.inputs)
         self.forget()
@@ -52,7 +52,7 @@ class Level:
     def look(self) -> None:
         """Add the present state to the averages."""
         self.number += 1
-        for name, value in self.seen(self.chains.state).items():
+        for name, value in self.statistics(self.chains.state).items():
             x = value.to(torch.float64) - self.centre[name]
             self.first[name] = self.first[name] + x
             self.second[name] = self.second[name] + x.square()
@@ -60,9 +60,9 @@ class Level:
         sites = [self.chains.state[name].to(torch.float64).reshape(len(self.chains), -1) for name in moving]
         self.of_blocks = self.of_blocks + torch.stack([m for x in sites for m in (x.mean(1), x.square().mean(1))], 1)
 
-    def moments(self, some: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
-        """The moments of what is seen of the chains `some`, by the names of the figures; `named` renames blocks."""
+    def moments(self, chains: torch.Tensor, named: Callable[[Blocks], Blocks]) -> dict[str, Moments]:
+        """The moments of the statistics of some `chains`, by the names of the figures; `named` renames blocks."""
         first, second = (
-            named({name: x[some] / self.number for name, x in sums.items()}) for sums in (self.first, self.second)
+            named({name: x[chains] / self.number for name, x in sums.items()}) for sums in (self.first, self.second)
         )
         return {name: Moments(first[name], second[name]) for name in first}

@@ -55,8 +55,8 @@ class Ladder:
         if not all(0 < T < float("inf") for T in values) or any(a >= b for a, b in pairwise(values)):
             what = f"temperatures are > 0 and rise, got {list(temperatures)!r}"
             raise RecipeError(where, what, do="Put the one of the draws first, as in Ladder(1, 2, 4).")
-        most = 2**32 // streams.RUNG
-        integer(where, "temperatures", len(values), most=most, what=f"{len(values)} temperatures are too many")
+        limit = 2**32 // streams.RUNG
+        integer(where, "temperatures", len(values), most=limit, what=f"{len(values)} temperatures are too many")
         object.__setattr__(self, "temperatures", tuple(values))
         object.__setattr__(self, "swap_every", integer(where, "swap_every", swap_every, least=1))
 
@@ -67,8 +67,8 @@ class Ladder:
         """
         check_one_potential(plan.step.recipe, f"{where}, temperature")
         if plan.has_parameters or any(stage.phase.temperature is not None for stage in plan.stages):
-            own = "parameters" if plan.has_parameters else "a temperature"
-            what = f"a phase has {own} of its own, and there are several temperatures side by side"
+            setting = "parameters" if plan.has_parameters else "a temperature"
+            what = f"a phase has {setting} of its own, and there are several temperatures side by side"
             raise RecipeError(where, what, do="Leave it out of the phases, or sample at one temperature.")
         if batch_size is not None:
             what = "an exchange compares U, of which a minibatch has an estimate only"
@@ -98,29 +98,29 @@ def ladder_of(temperature: Any) -> Ladder | None:
 
 
 class Rungs(Chains):
-    """The chains of the first temperature, with those of the `others`, and the counts of exchanges.
+    """The chains of the first temperature, with those of the `hotter` ones, and the counts of exchanges.
 
-    `offered`, `taken`: for each pair of neighbours, the attempts of all chains, and those that succeeded.
+    `offered`, `accepted`: for each pair of neighbours, the attempts of all chains, and those that succeeded.
     """
 
     def __init__(self, ladder: Ladder, plan: Plan, states: Sequence[dict[str, Any]], where: str) -> None:
         recipe = plan.step.recipe
         super().__init__(recipe, states[0], where)
         self.ladder = ladder
-        hotter = zip(states[1:], ladder.temperatures[1:])
-        self.others = [Chains(recipe, state, f"{where}, temperature {T:g}") for state, T in hotter]
-        self.offered = [0] * len(self.others)
-        self.taken = [0] * len(self.others)
+        starts = zip(states[1:], ladder.temperatures[1:])
+        self.hotter = [Chains(recipe, state, f"{where}, temperature {T:g}") for state, T in starts]
+        self.offered = [0] * len(self.hotter)
+        self.accepted = [0] * len(self.hotter)
 
     @property
     def all(self) -> list[Chains]:
         """The chains of every rung, the first one included."""
-        return [self, *self.others]
+        return [self, *self.hotter]
 
     @property
     def rates(self) -> list[float]:
         """The fraction of attempts that succeeded, for each pair of neighbours."""
-        return [taken / max(offered, 1) for taken, offered in zip(self.taken, self.offered)]
+        return [accepted / max(offered, 1) for accepted, offered in zip(self.accepted, self.offered)]
 
     def account(self) -> dict[str, Any]:
         """The record of the chains for `draws.info`, with temperatures and rates of exchange."""
@@ -129,7 +129,7 @@ class Rungs(Chains):
     def concerns(self) -> list[str]:
         """Warnings for the caller: lost chains, and temperatures too far apart."""
         concerns = super().concerns()
-        for chains in self.others:
+        for chains in self.hotter:
             concerns += chains.concerns()
         pairs = zip(pairwise(self.ladder.temperatures), self.rates, self.offered)
         concerns += [
@@ -144,23 +144,23 @@ class Rungs(Chains):
         """Tensors and plain data of all rungs."""
         tensors, account = super().snapshot()
         accounts = []
-        for r, chains in enumerate(self.others):
-            own, plain = chains.snapshot()
-            tensors |= {_name(r, name): x for name, x in own.items()}
+        for r, chains in enumerate(self.hotter):
+            parts, plain = chains.snapshot()
+            tensors |= {_name(r, name): x for name, x in parts.items()}
             accounts.append(plain)
-        return tensors, account | {"others": accounts, "offered": self.offered, "taken": self.taken}
+        return tensors, account | {"others": accounts, "offered": self.offered, "taken": self.accepted}
 
     def _check(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         super()._check(tensors, account)
-        for r, (chains, plain) in enumerate(zip(self.others, account["others"], strict=True)):
+        for r, (chains, plain) in enumerate(zip(self.hotter, account["others"], strict=True)):
             chains._check(without_prefix(_name(r, ""), tensors), plain)
 
     def _take(self, tensors: Mapping[str, torch.Tensor], account: Mapping) -> None:
         super()._take({name: x for name, x in tensors.items() if not name.startswith(RUNG)}, account)
-        for r, (chains, plain) in enumerate(zip(self.others, account["others"], strict=True)):
+        for r, (chains, plain) in enumerate(zip(self.hotter, account["others"], strict=True)):
             chains._take(without_prefix(_name(r, ""), tensors), plain)
         self.offered = list(account["offered"])
-        self.taken = list(account["taken"])
+        self.accepted = list(account["taken"])
 
 
 class SideBySide:
@@ -168,7 +168,7 @@ class SideBySide:
 
     def __init__(self, kernels: Sequence[Kernel], plans: Sequence[Plan]) -> None:
         self.kernels = kernels
-        self.stages = {own[0].first: own for own in zip(*(plan.stages for plan in plans))}
+        self.stages = {row[0].first: row for row in zip(*(plan.stages for plan in plans))}
         self.backend = kernels[0].backend
 
     def advance(self, chains: Chains, stage: Stage, done: int, end: int) -> Moves:
@@ -176,10 +176,10 @@ class SideBySide:
         assert isinstance(chains, Rungs)
         end = min(end, done + SEEN)
         moves: list[Moves] = []
-        for kernel, rung, own in zip(self.kernels, chains.all, self.stages[stage.first]):
+        for kernel, rung, of_rung in zip(self.kernels, chains.all, self.stages[stage.first]):
             each: list[Moves] = []
-            while (at := done + sum(some.steps for some in each)) < end:
-                each.append(kernel.advance(rung, own, at, end))
+            while (at := done + sum(move.steps for move in each)) < end:
+                each.append(kernel.advance(rung, of_rung, at, end))
                 if each[-1].end:
                     raise each[-1].end
             moves.append(_joined(each))
@@ -206,10 +206,10 @@ class Swaps:
     def _exchange(self, rungs: Rungs, exchange: Exchange, number: int) -> None:
         """Attempt to swap rungs 0 and 1, 2 and 3, ..., then 1 and 2, 3 and 4, ..., after step `number`."""
         values = [self._values(chains) for chains in rungs.all]
-        like = values[0].new_empty((len(rungs), len(rungs.others)), dtype=torch.float64)
+        like = values[0].new_empty((len(rungs), len(rungs.hotter)), dtype=torch.float64)
         uniform = self.inputs.key(number).uniforms(streams.EXCHANGE, like)
         settings = {"step_number": number, **self.inputs.constants}
-        pairs = range(len(rungs.others))
+        pairs = range(len(rungs.hotter))
         for r in (*pairs[::2], *pairs[1::2]):
             low, high = rungs.all[r : r + 2]
             both = low.alive & high.alive
@@ -220,7 +220,7 @@ class Swaps:
             )
             values[r], values[r + 1] = values[r + 1].where(swapped, values[r]), values[r].where(swapped, values[r + 1])
             rungs.offered[r] += int(both.sum())
-            rungs.taken[r] += int(swapped.sum())
+            rungs.accepted[r] += int(swapped.sum())
 
     def _values(self, chains: Chains) -> torch.Tensor:
         value = self.inputs.target.at(position_of(chains.recipe, chains.state), orders=VALUE).value
@@ -234,9 +234,9 @@ def side_by_side(
     states: list[Blocks] = []
     kernels: list[tuple[Kernel, str]] = []
     for r, (plan, T) in enumerate(zip(plans, ladder.temperatures)):
-        own = replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG)  # independent noise
-        states.append(whole_state(plan.step, dict(start), own, T))
-        kernels.append(kernel_for(plan, states[-1], own, () if r else keep, backend))
+        of_rung = replace(inputs, first_chain=inputs.first_chain + r * streams.RUNG)  # independent noise
+        states.append(whole_state(plan.step, dict(start), of_rung, T))
+        kernels.append(kernel_for(plan, states[-1], of_rung, () if r else keep, backend))
     kernel = SideBySide([kernel for kernel, _ in kernels], plans)
     return Rungs(ladder, plans[0], states, where), kernel, kernels[0][1]
 

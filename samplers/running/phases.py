@@ -83,10 +83,10 @@ def names_of(blocks: Any, where: str) -> tuple[str, ...]:
     ('V', 'xi')
     """
     unordered = isinstance(blocks, (set, frozenset))
-    several = blocks if unordered else as_tuple(blocks)
-    if not all(isinstance(b, (str, Block)) for b in several):
+    entries = blocks if unordered else as_tuple(blocks)
+    if not all(isinstance(b, (str, Block)) for b in entries):
         raise RecipeError(where, f"it names blocks and adapted quantities, got {blocks!r}", do='Write ("V", "xi").')
-    names = map(str, several)
+    names = map(str, entries)
     return tuple(sorted(names)) if unordered else tuple(names)
 
 

@@ -51,26 +51,26 @@ class Setting:
         here = self.origin + k
         return self._checked(self._answers(self.value, range(here, here + 1))[0], k)
 
-    def over(self, some: range) -> np.ndarray:
-        """The values at the steps `some` of the phase, `(steps,)` in float64."""
+    def over(self, steps: range) -> np.ndarray:
+        """The values at the `steps` of the phase, `(steps,)` in float64."""
         if not callable(self.value):
-            return np.full(len(some), self(0))
-        asked = range(self.origin + some.start, self.origin + some.stop, some.step)
-        values = in_closed_form(self.value, asked)
-        answers = self._answers(self.value, asked) if values is None else values.tolist()
+            return np.full(len(steps), self(0))
+        numbers = range(self.origin + steps.start, self.origin + steps.stop, steps.step)
+        values = in_closed_form(self.value, numbers)
+        answers = self._answers(self.value, numbers) if values is None else values.tolist()
         if answers and set(map(type, answers)) <= {float} and math.isfinite(sum(answers)):  # long runs have many
             least = min(answers)
             if least > 0 or (least == 0 and self.what == "temperature") or self.is_parameter:
                 return np.array(answers, dtype=np.float64)
-        return np.array([self._checked(value, k) for value, k in zip(answers, some)])
+        return np.array([self._checked(value, k) for value, k in zip(answers, steps)])
 
-    def _answers(self, schedule: Callable[[int], float], asked: range) -> list:
+    def _answers(self, schedule: Callable[[int], float], numbers: range) -> list:
         answers: list = []
         try:
-            for k in asked:
+            for k in numbers:
                 answers.append(schedule(k))
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-            what = f"the schedule of the {self.what} fails at step {asked[len(answers)] - self.origin}: {error}"
+            what = f"the schedule of the {self.what} fails at step {numbers[len(answers)] - self.origin}: {error}"
             raise RecipeError(self.where, what, do="It is a function of k.") from error
         return answers
 
@@ -95,8 +95,8 @@ class Setting:
 class Stage:
     """A phase with its compiled `step`, and its step size and temperature at each step k of the phase.
 
-    `first`: the number of steps before the phase; `seen`: the number of steps before the phase in phases that keep
-    draws; `thin`: the number of steps between two kept states; `parameters`: those of the phase's own, by name.
+    `first`: the number of steps before the phase; `kept_before`: the number of those in phases that keep draws;
+    `thin`: the number of steps between two kept states; `parameters`: those of the phase's own, by name.
     """
 
     phase: Phase
@@ -104,7 +104,7 @@ class Stage:
     step_size: Setting
     temperature: Setting
     first: int
-    seen: int
+    kept_before: int
     thin: int
     parameters: Mapping[str, Setting] = field(default_factory=dict)
 
@@ -115,11 +115,11 @@ class Stage:
 
     def until_kept(self, k: int) -> int:
         """The number of steps, from step k on, before a step whose state is kept; all steps where none is kept."""
-        return -(self.seen + k + 1) % self.thin if self.phase.keep else self.steps
+        return -(self.kept_before + k + 1) % self.thin if self.phase.keep else self.steps
 
-    def settings(self, some: range) -> np.ndarray:
-        """The step size and the temperature at the steps `some`, `(steps, 2)`."""
-        return np.stack((self.step_size.over(some), self.temperature.over(some))).T
+    def settings(self, steps: range) -> np.ndarray:
+        """The step size and the temperature at the `steps`, `(steps, 2)`."""
+        return np.stack((self.step_size.over(steps), self.temperature.over(steps))).T
 
     def probes(self) -> tuple[list[float], list[float]]:
         """The step sizes and the temperatures at up to `PROBES` steps, evenly spaced."""
@@ -132,8 +132,8 @@ class Stage:
 
     def extremes(self) -> list[dict[str, float]]:
         """The least and the largest values of the phase's own parameters, at up to `PROBES` steps."""
-        some = range(0, self.steps, 1 + self.steps // PROBES)
-        over = {name: setting.over(some) for name, setting in self.parameters.items()}
+        steps = range(0, self.steps, 1 + self.steps // PROBES)
+        over = {name: setting.over(steps) for name, setting in self.parameters.items()}
         corners = [{name: float(end(x)) for name, x in over.items()} for end in (np.min, np.max)]
         return corners if over else [{}]
 
@@ -142,7 +142,7 @@ class Stage:
         if not callable(self.temperature.value):
             return {self.temperature(0)}
         blocks = (range(k, min(k + PROBES, self.steps)) for k in range(0, self.steps, PROBES))
-        return {T for some in blocks for T in set(self.temperature.over(some).tolist())}
+        return {T for block in blocks for T in set(self.temperature.over(block).tolist())}
 
 
 @dataclass(frozen=True)
@@ -208,18 +208,18 @@ class Plan:
         value = values.pop()
         return math.nan if values or callable(value) else float(value)
 
-    def since_stage(self, moved: int) -> int:
-        """The number of steps in the present stage, after the first `moved` steps of the run."""
-        return moved - self.stage(max(moved - 1, 0)).first
+    def since_stage(self, steps: int) -> int:
+        """The number of steps in the present stage, after the first `steps` steps of the run."""
+        return steps - self.stage(max(steps - 1, 0)).first
 
     def every_setting(self) -> list[dict[str, Any]]:
         """Step size, temperature and parameters of each stage by name: numbers, of schedules at most `MANY` values."""
         settings = []
         for stage in self.stages:
-            some = range(0, stage.steps, 1 + stage.steps // MANY)
-            own = {"step_size": stage.step_size, "temperature": stage.temperature, **stage.parameters}
+            steps = range(0, stage.steps, 1 + stage.steps // MANY)
+            by_name = {"step_size": stage.step_size, "temperature": stage.temperature, **stage.parameters}
             settings.append(
-                {name: x.over(some) if callable(x.value) else x.over(some[:1])[0] for name, x in own.items()}
+                {name: x.over(steps) if callable(x.value) else x.over(steps[:1])[0] for name, x in by_name.items()}
             )
         return settings
 
@@ -228,9 +228,9 @@ class Plan:
         for stage in self.stages:
             sizes, temperatures = stage.probes()
             ends = {min(sizes), max(sizes)}, {min(temperatures), max(temperatures)}
-            for h, T, own in itertools.product(*ends, stage.extremes()):
-                stage.step.check(h, temperature=T, **{**parameters, **own})
-                stage.step.check_budget(h, T, **{**parameters, **own})
+            for h, T, values in itertools.product(*ends, stage.extremes()):
+                stage.step.check(h, temperature=T, **{**parameters, **values})
+                stage.step.check_budget(h, T, **{**parameters, **values})
 
 
 def step_of(make: Callable[..., Step], recipe: Recipe, **choices: Any) -> Step:
@@ -254,19 +254,19 @@ def plan_of(phases: Sequence[Phase], compiled: Callable[..., Step], thin: int, w
     """
 
     def setting(name: str, phase: Phase, first: int) -> Setting:
-        own = getattr(phase, name)
-        value, origin = (of_run[name], first) if own is None else (own, 0)
+        of_phase = getattr(phase, name)
+        value, origin = (of_run[name], first) if of_phase is None else (of_phase, 0)
         return Setting(name.replace("_", " "), value, origin, where)
 
     steps = {names: compiled(freeze=names) for names in dict.fromkeys(phase.freeze for phase in phases)}
     stages: list[Stage] = []
     first = 0
-    seen = 0
+    kept = 0
     for phase in phases:
         h, T = setting("step_size", phase, first), setting("temperature", phase, first)
-        own = {name: Setting(name, value, 0, where) for name, value in phase.parameters.items()}
-        stages.append(Stage(phase, steps[phase.freeze], h, T, first, seen, thin, own))
+        parameters = {name: Setting(name, value, 0, where) for name, value in phase.parameters.items()}
+        stages.append(Stage(phase, steps[phase.freeze], h, T, first, kept, thin, parameters))
         first += phase.steps
-        seen += phase.steps if phase.keep else 0
+        kept += phase.steps if phase.keep else 0
     varies = callable(of_run["step_size"]) or any(phase.step_size is not None for phase in phases)
     return Plan(tuple(stages), varies)

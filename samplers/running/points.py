@@ -121,9 +121,9 @@ def _stacked(recipe: Recipe, init: Sequence[Any], starting: Starting) -> dict[st
         raise RecipeError(where, "it is a list of starts, one for each chain", do="Leave per_chain out.")
     starts = [_tensors(recipe, x, f"{where}[{i}]") for i, x in enumerate(init)]
     shapes = [{name: tuple(x.shape) for name, x in start.items()} for start in starts]
-    for i, own in enumerate(shapes):
-        if own != shapes[0]:
-            what = f"the start of chain {i} has the tensors {own}, that of chain 0 {shapes[0]}"
+    for i, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            what = f"the start of chain {i} has the tensors {shape}, that of chain 0 {shapes[0]}"
             raise RecipeError(where, what, do="Give starts of one form.")
     for i, start in enumerate(starts):
         for name, x in start.items():
@@ -219,8 +219,8 @@ def _of_block(x: Any, where: str, starting: Starting, *, scalar: bool) -> torch.
     if scalar and (point.dim() > 1 or (point.dim() == 1 and not counts)):
         what = f"a scalar block has one number per chain, got shape {tuple(point.shape)}"
         raise RecipeError(where, what, do=f"Pass a number or shape ({starting.chains},).")
-    asked = counts if scalar or starting.per_chain is None else starting.per_chain
-    return _of_all(point, where, starting, per_chain=asked)
+    per_chain = counts if scalar or starting.per_chain is None else starting.per_chain
+    return _of_all(point, where, starting, per_chain=per_chain)
 
 
 def _of_all(point: torch.Tensor, where: str, starting: Starting, *, per_chain: bool) -> torch.Tensor:

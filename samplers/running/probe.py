@@ -43,10 +43,10 @@ class Probe:
 
     def at(self, state: Blocks, number: int) -> Blocks:
         """The sketches by function, `(points, chains, buckets)` in float64, on the batches of step `number`."""
-        some = {b.name: state[b.name][self.chains] for b in self.recipe.targets}
+        targets = {b.name: state[b.name][self.chains] for b in self.recipe.targets}
         values: dict[str, list[torch.Tensor]] = {}
         for shift in (*NEAR, *FAR):
-            there = {b: x * (1 + shift) + abs(shift) / 3 for b, x in some.items()}
+            there = {b: x * (1 + shift) + abs(shift) / 3 for b, x in targets.items()}
             for name, function in self._functions(number).items():
                 with torch.no_grad():
                     value = function(position_of(self.recipe, there))
@@ -55,9 +55,9 @@ class Probe:
 
     def farthest(self, mine: torch.Tensor, other: torch.Tensor) -> tuple[int, float]:
         """The chain with the largest difference of two sketches, and the difference."""
-        apart = difference(mine, other)
-        place = int(apart.argmax())
-        return int(self.chains[place]), float(apart[place])
+        differences = difference(mine, other)
+        place = int(differences.argmax())
+        return int(self.chains[place]), float(differences[place])
 
     def _functions(self, number: int) -> dict[str, Callable]:
         """Observations, and the gradient of a torch energy, by name, as functions of the probed chains' position."""
@@ -74,9 +74,9 @@ class Probe:
             return {GRADIENT: lambda at: target.at(at, rows).slope}
 
         def slope(at: Position, U: Any) -> Any:
-            part, own = target.parts[U.key], argument(U, self.recipe, at)
+            part, theta = target.parts[U.key], argument(U, self.recipe, at)
             batch = target.batch(rows) if part.reads_data else ()
-            return target.jet(part, own, batch, orders=SLOPE, per_chain=target.is_minibatched).slope
+            return target.jet(part, theta, batch, orders=SLOPE, per_chain=target.is_minibatched).slope
 
         first = {U.key: U for U in reversed(self.recipe.potentials)}
         return {f"{GRADIENT} by {key}": partial(slope, U=U) for key, U in first.items()}
@@ -92,13 +92,13 @@ def difference(mine: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     >>> difference(x * 1.0005, x)
     tensor([0.0005], dtype=torch.float64)
     """
-    apart = (mine - other).norm(dim=-1)
+    distance = (mine - other).norm(dim=-1)
     lengths = other.norm(dim=-1)
     near = lengths[: len(NEAR)]
     far = lengths[len(NEAR) :]
     # At a mode large terms of the gradient cancel; their size is seen at the other points.
     local = torch.maximum(_finite(near).max(0).values, _finite(far).min(0).values)
-    relative = torch.where(apart == 0, 0.0, apart / torch.cat([local.expand_as(near), far]))
+    relative = torch.where(distance == 0, 0.0, distance / torch.cat([local.expand_as(near), far]))
     finite = [x.isfinite().all(-1) for x in (mine, other)]
     relative[finite[0] != finite[1]] = torch.inf
     relative[~finite[0] & ~finite[1]] = 0.0

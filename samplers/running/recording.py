@@ -188,11 +188,11 @@ class InFolder(InMemory):
     def _begun(self, blocks: list[str]) -> Saved | None:
         """The checkpoint from which the run continues; None for a new run, after the first checkpoint is written."""
         saved = self.store.newest()
-        own: Any = []  # blocks with files of draws by a run in this folder
+        names: Any = []  # blocks with files of draws by a run in this folder
         self.mark = NEW
         if saved is not None:
-            own, stretches = saved.account.get("draws"), saved.account.get("stretches", False)
-            if not (isinstance(own, list) and (stretches is None or isinstance(stretches, list))):
+            names, stretches = saved.account.get("draws"), saved.account.get("stretches", False)
+            if not (isinstance(names, list) and (stretches is None or isinstance(stretches, list))):
                 raise _no_checkpoint(self.folder, "its account is of another form")
             self.mark = saved.mark
             if stretches is not None:
@@ -202,10 +202,10 @@ class InFolder(InMemory):
                 self.at_start = _named("probe.start.", other)
                 return saved
         for b in blocks:
-            if b not in own and regular.size_of(self._file(b)) is not None:
+            if b not in names and regular.size_of(self._file(b)) is not None:
                 what = "it is there, but in this folder no run of such draws has begun: it is a file of somebody else"
                 raise RecipeError(str(self._file(b)), what, do="Move it away, or choose another folder.")
-        account = {"draws": [*own, *(b for b in blocks if b not in own)], "stretches": None, "chains": None}
+        account = {"draws": [*names, *(b for b in blocks if b not in names)], "stretches": None, "chains": None}
         self.mark = self.store.write({}, self.settings, account, after=self.mark)
         return None
 
@@ -254,7 +254,7 @@ class InFolder(InMemory):
             raise _no_checkpoint(self.folder, error) from error
         self.stretches = account["stretches"]
         other = without_prefix("probe.state.", tensors)
-        self._compare("the saved state", other, self.probe.at(chains.state, chains.moved))
+        self._compare("the saved state", other, self.probe.at(chains.state, chains.steps))
 
     def _check_draws(self, stretches: list[list[int]]) -> None:
         begin = 0
@@ -273,13 +273,13 @@ class InFolder(InMemory):
         if other.keys() != mine.keys() or any(other[name].shape != x.shape for name, x in mine.items()):
             raise _no_checkpoint(self.folder, "its probe is of another form")
         for name, x in mine.items():
-            chain, apart = self.probe.farthest(x, other[name])
-            if apart > self.probe.tolerance:
+            chain, distance = self.probe.farthest(x, other[name])
+            if distance > self.probe.tolerance:
                 what = "energy" if name.startswith(GRADIENT) else f"observation '{name}'"
                 raise RecipeError(
                     str(self.folder),
-                    f"it holds a run of another {what}: {name} differs by {apart:.2g} of its size at {where} of chain "
-                    f"{chain}, where rounding makes less than {self.probe.tolerance:g}",
+                    f"it holds a run of another {what}: {name} differs by {distance:.2g} of its size at {where} of "
+                    f"chain {chain}, where rounding makes less than {self.probe.tolerance:g}",
                     do="Give the energy and the functions of that run, or choose another folder.",
                 )
 
@@ -297,7 +297,7 @@ class InFolder(InMemory):
             self.stretches.append([end, *(_checksum(x[:, begin:end]) for x in self.values.values())])
         tensors, account = chains.snapshot()
         sizes = torch.tensor(self.step_sizes, dtype=torch.float64, device="cpu")
-        state = _named("probe.state.", self.probe.at(chains.state, chains.moved))
+        state = _named("probe.state.", self.probe.at(chains.state, chains.steps))
         gauges = _named("gauges.", self.gauges.snapshot())
         self.mark = self.store.write(
             {"step_sizes": sizes} | _named("chains.", tensors) | gauges | self.at_start | state,

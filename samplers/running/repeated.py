@@ -150,15 +150,15 @@ class PairedRun:
             return "the draws have no one temperature > 0"
         if any(not (b.domain.is_real or b.domain.is_sphere) for b in self.recipe.targets):
             return "the target has a domain with ends"
-        some = draws[self.targets[0]]
+        like = draws[self.targets[0]]
         batches = range(2 if self.has_batches else 1)
         places: list[Blocks] = []
         slopes: list[list[Blocks]] = [[] for _ in batches]
-        for k in range(some.shape[1]):
+        for k in range(like.shape[1]):
             target = self._target({name: draws[name][:, k] for name in self.targets})
             places.append(self._parts(target))
             for batch in batches:
-                rows = self.inputs.rows(SLOPE[k], len(some), batch)
+                rows = self.inputs.rows(SLOPE[k], len(like), batch)
                 slope = self.inputs.target.eager.at(position_of(self.recipe, target), rows).slope
                 slopes[batch].append(self._parts(by_block(self.recipe, slope)))
         return {name: (_stacked(places, name), [_stacked(each, name) for each in slopes]) for name in places[0]}
@@ -256,17 +256,16 @@ class PairedRun:
 
     def _levels(self, start: Blocks, of: Functional | None) -> dict[str, Level]:
         """The levels at their start, by kind: "coarse", "fine", "finest", "one" and "other"."""
-        own = self.stage.step
-        quiet = own
+        quiet = of_run = self.stage.step
         if self.has_batches and self._supplies():
             halved = replace(self.recipe, supplied=self.recipe.supplied / 2)
-            quiet = self.compiled(halved, freeze=own.frozen)
+            quiet = self.compiled(halved, freeze=of_run.frozen)
         h = self.stage.step_size(0)
         kinds = {"coarse": (quiet, h)}
         if self.order is not None:
             kinds["fine"] = (quiet, h / 2)
         if self.has_batches:
-            kinds |= {"one": (own, h), "other": (own, h)}
+            kinds |= {"one": (of_run, h), "other": (of_run, h)}
         elif self.order is not None:
             kinds["finest"] = (quiet, h / 4)
         layout, T = self.inputs.layout, self.stage.temperature(0)
@@ -288,8 +287,9 @@ class PairedRun:
                 if name in levels:
                     size = len(part) // number
                     for i in range(number):
-                        own = part[i * size : (i + 1) * size]
-                        levels[name].move(number * k + i, self._noise(own), *(own if self.has_batches else own[:1]))
+                        steps = part[i * size : (i + 1) * size]
+                        sources = steps if self.has_batches else steps[:1]
+                        levels[name].move(number * k + i, self._noise(steps), *sources)
             if "one" in levels:
                 noise = self._noise(part)
                 levels["one"].move(k, noise, part[0])

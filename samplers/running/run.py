@@ -26,9 +26,9 @@ from .weighing import log_weights
 
 @dataclass(frozen=True)
 class Run:
-    """A run before its first step; `asked`: the caller's settings for `draws.info`.
+    """A run before its first step; `metadata`: the caller's settings for `draws.info`.
 
-    `again(inputs=, state=, exchanges=)` makes the `PairedRun` by which the run is repeated in pairs.
+    `rerun(inputs=, state=, exchanges=)` makes the `PairedRun` by which the run is repeated in pairs.
     """
 
     plan: Plan
@@ -37,8 +37,8 @@ class Run:
     kernel: Kernel
     stops: Sequence[Stop]
     record: InMemory
-    asked: Mapping[str, Any]
-    again: Callable[..., PairedRun]
+    metadata: Mapping[str, Any]
+    rerun: Callable[..., PairedRun]
 
     def go(self, progress: bool | Callable) -> Draws:
         """Move the chains to the end of the plan, or until Ctrl-C; returns the draws.
@@ -50,16 +50,16 @@ class Run:
         shown = Progress(self.plan, self.chains, record, inputs=self.inputs, progress=progress)
         with record, until_interrupted() as interrupted, shown:
             record.resume(self.chains)
-            if self.chains.moved > self.plan.length:
-                what = f"the folder holds {self.chains.moved} of {self.plan.length} steps"
+            if self.chains.steps > self.plan.length:
+                what = f"the folder holds {self.chains.steps} of {self.plan.length} steps"
                 raise RecipeError(self.chains.where, what, do="Choose another folder.")
-            shown.update(self.chains.moved)
+            shown.update(self.chains.steps)
             try:
                 for moves in drive(self.plan, self.chains, self.kernel, self.stops):
                     record.take(moves)
                     shown.update(moves.steps)
                     if interrupted():
-                        warn(f"{self.chains.where}: stopped after {self.chains.moved} of {self.plan.length} steps")
+                        warn(f"{self.chains.where}: stopped after {self.chains.steps} of {self.plan.length} steps")
                         break
                     record.save(self.chains)
             except Diverged as error:
@@ -67,7 +67,7 @@ class Run:
                 self._warn_of_faults()
                 raise
             record.save(self.chains, now=True)
-            steps = self.plan.since_stage(self.chains.moved)
+            steps = self.plan.since_stage(self.chains.steps)
             for message in self.chains.concerns() + self.chains.stuck(steps, self.plan.step.scheme):
                 warn(message)
             self._warn_of_faults()
@@ -87,16 +87,16 @@ class Run:
     def _draws(self, began: float) -> Draws:
         """The draws so far, with the record of the run in `info`."""
         recipe = self.chains.recipe
-        seen_as = {z.name: own.theta.name for z, own in recipe.maps.items()}
+        seen_as = {z.name: map.theta.name for z, map in recipe.maps.items()}
         targets = [b.name for b in recipe.targets]
         values: dict[str, Any] = {}
-        beside: dict[str, Any] = {}  # blocks that are no target
+        auxiliary: dict[str, Any] = {}  # blocks that are no target
         kept = self.record.draws()
         for name, x in kept.items():
             theta = self.inputs.layout.seen(x) if name in targets else x
-            kind = values if name in targets else beside
+            kind = values if name in targets else auxiliary
             kind |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
-        again = self.again(
+        rerun = self.rerun(
             inputs=replace(self.inputs, parameters=constant(self.inputs.parameters)),
             state={b.name: self.chains.state[b.name] for b in recipe.entries},
             exchanges=isinstance(self.chains, Rungs),
@@ -104,26 +104,26 @@ class Run:
         weighs = self.plan.varies and not isinstance(self.plan.step, MetropolisedStep)  # exact draws weigh equally
         sizes = self.record.step_sizes if weighs else None
         draws = Draws(
-            values | beside,
-            info=self._account(began, None if seen_as else self._edge(values, again))
-            | ({"targets": list(values)} if beside else {}),
+            values | auxiliary,
+            info=self._account(began, None if seen_as else self._edge(values, rerun))
+            | ({"targets": list(values)} if auxiliary else {}),
             step_sizes=sizes,
-            log_weights=log_weights(self.chains, kept, again.inputs, self.plan.kept_temperature),
-            again=None if seen_as else again,
+            log_weights=log_weights(self.chains, kept, rerun.inputs, self.plan.kept_temperature),
+            again=None if seen_as else rerun,
         )
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws
 
-    def _edge(self, values: Mapping[str, Any], again: PairedRun) -> float | None:
+    def _edge(self, values: Mapping[str, Any], rerun: PairedRun) -> float | None:
         """The height of an edge that proposals went past; None where there is none."""
         places = self.record.gauges.proposals.endless()
-        height = again.height_of_edge(values, places) if places else None
+        height = rerun.height_of_edge(values, places) if places else None
         return None if height is None or height > DIVERGENT else height
 
     def _account(self, began: float, edge: float | None) -> dict[str, Any]:
         """The record of the run for `draws.info`: plain data; `edge`: the height of one that proposals went past."""
         data = self.inputs.target.data
-        settings = {name: self.asked[name] for name in ("step_size", "temperature")}
+        settings = {name: self.metadata[name] for name in ("step_size", "temperature")}
         account = {
             "recipe": self.chains.recipe.name,
             "scheme": str(self.plan.step.scheme),
@@ -132,13 +132,13 @@ class Run:
             "warmup": self.plan.warmup,
             "thin": self.plan.thin,
             "seed": self.inputs.seed,
-            "law": self.asked["law"],
+            "law": self.metadata["law"],
             "batch_size": None if data is None else data.batch_size,
             "seconds": round(time.monotonic() - began, 3),
             "parameters": {name: _plain(x) for name, x in self.inputs.parameters.items()},
             **self.chains.account(),
             "backend": self.kernel.backend,
-            "backend_reason": "; ".join(x for x in (self.asked["backend_reason"], self.inputs.target.by_tape) if x),
+            "backend_reason": "; ".join(x for x in (self.metadata["backend_reason"], self.inputs.target.by_tape) if x),
         }
         if isinstance(self.plan.step, MetropolisedStep):
             account["repeat"] = self.plan.step.repeat
@@ -146,21 +146,21 @@ class Run:
             account["coordinates"] = str(self.inputs.layout.coordinates)
         if self.inputs.layout.shapes is not None:
             account["by_name"] = True
-        if self.asked["phases"] is not None:
+        if self.metadata["phases"] is not None:
             account["phases"] = [repr(stage.phase) for stage in self.plan.stages]
-        if self.asked["rounding"]:
-            account["rounding"] = self.asked["rounding"]
-        if self.asked["centred"]:
-            account["centred"] = self.asked["centred"]
+        if self.metadata["rounding"]:
+            account["rounding"] = self.metadata["rounding"]
+        if self.metadata["centred"]:
+            account["centred"] = self.metadata["centred"]
         account |= self.record.gauges.proposals.account(edge)
         averages = self.record.gauges.account(self.chains)
         if averages:
             account["averages"] = averages
-        acceptance = self.chains.acceptance(self.plan.since_stage(self.chains.moved))
+        acceptance = self.chains.acceptance(self.plan.since_stage(self.chains.steps))
         if acceptance is not None:
             account["acceptance"] = acceptance.tolist()
-        if self.chains.moved < self.plan.length:
-            account["stopped_after"] = self.chains.moved
+        if self.chains.steps < self.plan.length:
+            account["stopped_after"] = self.chains.steps
         return account
 
 

@@ -203,25 +203,25 @@ def sample(
     kernel: Kernel
     stops: list[Stop] = []
     if ladder is None:
-        moved = Chains(recipe, whole_state(plan.step, start, inputs, plan.temperature(0)), where)
-        kernel, reason, inputs = choose(plan, moved.state, inputs, looked_at, backend, where)
+        all_chains = Chains(recipe, whole_state(plan.step, start, inputs, plan.temperature(0)), where)
+        kernel, reason, inputs = choose(plan, all_chains.state, inputs, looked_at, backend, where)
     else:
         inputs = with_compiled_gradient(plan, inputs, backend, where)
-        moved, kernel, reason = side_by_side(ladder, plans, start, inputs, looked_at, backend, where)
+        all_chains, kernel, reason = side_by_side(ladder, plans, start, inputs, looked_at, backend, where)
         stops = [Swaps(ladder, inputs)]
-    moved.adapting = adapting(inputs.parameters)
-    if moved.adapting:
+    all_chains.adapting = adapting(inputs.parameters)
+    if all_chains.adapting:
         kernel = Adaptation(kernel, plan, inputs, looked_at, where)
-    kept_blocks = {name: moved.state[name] for name in kept}
+    kept_blocks = {name: all_chains.state[name] for name in kept}
     if folder is None:
         record = InMemory(kept_blocks, plan.draws, gauges)
     else:
-        same = fingerprint(plan, inputs, start, kept, kernel.backend, ladder)
-        record = InFolder(folder, kept_blocks, plan.draws, gauges, settings=same, probe=Probe(recipe, inputs, start))
-    asked = {"step_size": step_size, "temperature": first, "phases": phases, "law": law, "backend_reason": reason}
-    asked |= {"rounding": rounding, "centred": getattr(of_theta, "centred", {})}
+        settings, probe = fingerprint(plan, inputs, start, kept, kernel.backend, ladder), Probe(recipe, inputs, start)
+        record = InFolder(folder, kept_blocks, plan.draws, gauges, settings=settings, probe=probe)
+    metadata = {"step_size": step_size, "temperature": first, "phases": phases, "law": law, "backend_reason": reason}
+    metadata |= {"rounding": rounding, "centred": getattr(of_theta, "centred", {})}
     with_work = _compiled(energy, Metropolis(), scheme, scope, backend, where) if scope == "chain" else None
-    again = partial(
+    rerun = partial(
         PairedRun,
         plan,
         recipe=recipe,
@@ -231,8 +231,8 @@ def sample(
         where=where,
         shown=progress is True,
     )
-    draws = Run(plan, inputs, moved, kernel, stops, record, asked, again).go(progress)
-    flag_risen(draws, recipe, inputs, start, moved, record, plan)
+    draws = Run(plan, inputs, all_chains, kernel, stops, record, metadata, rerun).go(progress)
+    flag_risen(draws, recipe, inputs, start, all_chains, record, plan)
     return draws
 
 
@@ -308,7 +308,7 @@ def _of_temperature(layout: Layout, plans: Sequence[Plan], where: str) -> Layout
 
 def _kept(recipe: Recipe, keep: Any) -> list[str]:
     """The names of the kept blocks: the targets, then those of `keep`."""
-    several = keep if isinstance(keep, (list, tuple, set)) else (keep,)
-    names = [] if keep is None else list(several)
+    entries = keep if isinstance(keep, (list, tuple, set)) else (keep,)
+    names = [] if keep is None else list(entries)
     check_known(f"{recipe.name}, keep", "there is no block '{}'", names, [b.name for b in recipe.entries])
     return list(dict.fromkeys([*(b.name for b in recipe.targets), *names, *read_by_weights(recipe)]))

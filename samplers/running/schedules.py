@@ -23,8 +23,8 @@ SELDOM, SHORT = 16, 1 / 4  # one of so many jittered step sizes, and its share o
 class Schedule:
     """A schedule in closed form: `over` gives its values at many steps, bit for bit those of single calls."""
 
-    def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
+    def over(self, steps: range) -> "np.ndarray":
+        """h_k at the `steps`, `(steps,)` in float64."""
         raise NotImplementedError
 
     def __call__(self, k: int) -> float:
@@ -32,15 +32,15 @@ class Schedule:
         return float(self.over(range(k, k + 1))[0])
 
 
-def in_closed_form(schedule: Any, some: range) -> "np.ndarray | None":
-    """The values of a schedule at the steps `some`, `(steps,)`; None for a function without a closed form.
+def in_closed_form(schedule: Any, steps: range) -> "np.ndarray | None":
+    """The values of a schedule at the `steps`, `(steps,)`; None for a function without a closed form.
 
     >>> in_closed_form(Polynomial(a=1.0, b=4, gamma=0.5), range(0, 10, 5))
     array([0.5       , 0.33333333])
     """
     if isinstance(schedule, Later):
-        return in_closed_form(schedule.schedule, range(some.start + schedule.by, some.stop + schedule.by, some.step))
-    return schedule.over(some) if isinstance(schedule, Schedule) else None
+        return in_closed_form(schedule.schedule, range(steps.start + schedule.by, steps.stop + schedule.by, steps.step))
+    return schedule.over(steps) if isinstance(schedule, Schedule) else None
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Polynomial(Schedule):
     def __post_init__(self) -> None:
         _check_positive(self, "a", "b", "gamma")
 
-    def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
+    def over(self, steps: range) -> "np.ndarray":
+        """h_k at the `steps`, `(steps,)` in float64."""
         import numpy as np
 
-        return self.a * np.power(self.b + _numbers(some), -self.gamma)
+        return self.a * np.power(self.b + _numbers(steps), -self.gamma)
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class BlockDecay(Schedule):
         if self.factor > 1:
             raise RecipeError("BlockDecay", f"factor is at most 1, got {self.factor!r}", do="Pass 0 < factor <= 1.")
 
-    def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
+    def over(self, steps: range) -> "np.ndarray":
+        """h_k at the `steps`, `(steps,)` in float64."""
         import numpy as np
 
-        return self.start * np.power(self.factor, _numbers(some) // self.every)
+        return self.start * np.power(self.factor, _numbers(steps) // self.every)
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,11 @@ class Jittered(Schedule):
         _check_positive(self, "step_size")
         number("Jittered", "width", self.width, above=0, below=1)
 
-    def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
+    def over(self, steps: range) -> "np.ndarray":
+        """h_k at the `steps`, `(steps,)` in float64."""
         import numpy as np
 
-        k = _numbers(some)
+        k = _numbers(steps)
         u = np.mod((k + 1) * GOLDEN, 1.0)
         return self.step_size * (1 + self.width * (2 * u - 1)) * np.where(k % SELDOM == SELDOM - 1, SHORT, 1.0)
 
@@ -169,12 +169,12 @@ class Cyclical(Schedule):
             what = f"no step samples: cycles of {self.length} steps, explore = {self.explore!r}"
             raise RecipeError("Cyclical", what, do="Lower explore, or make fewer cycles.")
 
-    def over(self, some: range) -> "np.ndarray":
-        """h_k at the steps `some`, `(steps,)` in float64."""
+    def over(self, steps: range) -> "np.ndarray":
+        """h_k at the `steps`, `(steps,)` in float64."""
         import numpy as np
 
         # start/2 (1 + cos 2x) = start cos(x)^2, which stays positive where the sum would cancel.
-        return self.start * np.cos(np.pi / 2 * (_numbers(some) % self.length / self.length)) ** 2
+        return self.start * np.cos(np.pi / 2 * (_numbers(steps) % self.length / self.length)) ** 2
 
     @property
     def length(self) -> int:
@@ -226,10 +226,10 @@ class Later:
         return self.schedule(k + self.by)
 
 
-def _numbers(some: range) -> "np.ndarray":
+def _numbers(steps: range) -> "np.ndarray":
     import numpy as np
 
-    return np.arange(some.start, some.stop, some.step).astype(np.float64)
+    return np.arange(steps.start, steps.stop, steps.step).astype(np.float64)
 
 
 def _check_positive(schedule: Any, *names: str) -> None:

@@ -49,7 +49,7 @@ def given_state(
     recipe = step.recipe
     where = f"{recipe.name}, init"
     starting = Starting(chains, where, start.device, start.per_chain, seed, first_chain)
-    names = {own.theta.name: z.name for z, own in recipe.maps.items()}  # theta of a mapped recipe is seen at z
+    names = {map.theta.name: z.name for z, map in recipe.maps.items()}  # theta of a mapped recipe is seen at z
     init = start.point
     if names and isinstance(init, Mapping):
         init = {names.get(name, name): x for name, x in init.items()}

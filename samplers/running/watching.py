@@ -130,8 +130,8 @@ class Progress:
             self.counted = now
             values = self.record.so_far(self.chains.recipe.targets[0].name)
             if values.shape[1] >= 100:
-                some = values[self.chains.alive.to(values.device), :: -(-values.shape[1] // LOOKED_AT)]
-                self.ess = _least_effective(self.layout.theta(some))
+                draws = values[self.chains.alive.to(values.device), :: -(-values.shape[1] // LOOKED_AT)]
+                self.ess = _least_effective(self.layout.theta(draws))
         return self.ess
 
 
@@ -141,8 +141,8 @@ def _least_effective(values: torch.Tensor) -> Scalars:
         return {}
     from ..results.statistics import sample_size_of_ranks
 
-    some = values.flatten(2)[..., :SHOWN] if values.dim() > 2 else values
-    return {"ess": float(sample_size_of_ranks(some).min())}
+    components = values.flatten(2)[..., :SHOWN] if values.dim() > 2 else values
+    return {"ess": float(sample_size_of_ranks(components).min())}
 
 
 def _in_words(scalars: Scalars) -> str:
