@@ -11,7 +11,7 @@ import triton.language as tl
 from devices import TRITON
 
 from integrators.backends import torch_prelude, triton_prelude
-from integrators.backends.cpp import PRELUDE
+from integrators.backends.cpp_sweep import PRELUDE
 from integrators.kernels import native
 
 SIZES = [1e-15, 1e-6, 1e-3, *np.geomspace(0.01, 30, 23).tolist(), 1e3, 1e6]

@@ -793,7 +793,7 @@ def test_the_euler_step_of_any_recipe_of_sites_is_its_sde(recipe, shape):
 
 TEXTS = """
 import integrators, samplers
-from integrators.backends.cpp import sweep_source
+from integrators.backends.cpp_sweep import sweep_source
 from integrators.passes import plan
 for name in ("sgnht", "santa"):
     step = integrators.compile(samplers.catalogue[name])

@@ -286,3 +286,10 @@ def test_dotted_names_in_docstrings_and_pages_lead_to_something():
     names -= {f"recipe.{name}" for name in dir(recipe.Recipe)}  # of a recipe that is called so
     assert len(names) > 20
     assert not [name for name in sorted(names) if not resolves(name)]
+
+
+def test_files_that_pages_name_are_there():
+    names = {name for page in PAGES for name in re.findall(r"`([\w./-]+\.(?:py|pyi|hpp|in|md))`", page.read_text())}
+    files = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*") if not {".venv", "out"} & set(path.parts)]
+    assert len(names) > 50
+    assert not [name for name in sorted(names) if not any(file.endswith(f"/{name}") for file in files)]

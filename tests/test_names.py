@@ -23,7 +23,7 @@ from zoo import GENERALISED_LANGEVIN, JOINT
 
 import integrators
 import samplers
-from integrators.backends.cpp import PRELUDE
+from integrators.backends.cpp_sweep import PRELUDE
 from integrators.backends.kernel_writer import ENDING, Names
 from integrators.backends.loading import load
 from integrators.backends.template import FOLDER

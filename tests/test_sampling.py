@@ -16,6 +16,7 @@ from sympy import sin, symbols
 import samplers
 from integrators import noise
 from integrators.kernels.constants import Constants
+from integrators.kernels.trajectory import TRAJECTORIES
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.running import choice, inputs
@@ -227,6 +228,15 @@ def test_a_run_says_which_kernel_made_its_steps_and_why(settings, reason, monkey
     monkeypatch.setattr(choice, "STEPS", 100)
     info = run(chains=1, **settings).info
     assert info["backend_reason"].startswith(reason) and info["backend"] == settings.get("backend", "torch")
+
+
+def test_formulas_are_stepped_one_by_one_in_a_language_without_kernels_of_many_steps(monkeypatch):
+    """And by no other language's kernel."""
+    monkeypatch.delitem(TRAJECTORIES, "cpp")
+    settings = dict(energy=TARGETS["gaussian"], chains=2, steps=12)
+    draws, expected = run(backend="cpp", **settings), run(backend="torch", **settings)
+    assert draws.info["backend_reason"] == "each step in one call of cpp: no kernel makes many of them"
+    torch.testing.assert_close(draws["theta"], expected["theta"], rtol=1e-12, atol=1e-12)
 
 
 SLOW = {"psgld-gamma", "sgrld-simplex", "sgrhmc", "santa", "sghmc-relativistic"}  # blocks like those of faster ones

@@ -14,7 +14,7 @@ from sympy import Rational, cos, exp, gamma, log, symbols, tanh
 import integrators
 import samplers
 from integrators import noise
-from integrators.backends.cpp import PRELUDE
+from integrators.backends.cpp_sweep import PRELUDE
 from integrators.backends.cpp_unrolled import unrolled_source
 from integrators.backends.kernel_expressions import CPP
 from integrators.kernels import fallback, native

@@ -11,8 +11,8 @@ from sympy import Symbol
 from ..passes import Loop, is_by_site, plan, subject
 from ..program import Gradient, Let, Program, Sum
 from ..streams import BATCH
-from .cpp import prelude_of
 from .cpp_data import derivative_source
+from .cpp_sweep import prelude_of
 from .kernel_expressions import CPP
 from .kernel_writer import Writer
 from .template import filled, inner, template

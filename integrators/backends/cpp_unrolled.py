@@ -12,7 +12,7 @@ from sympy import Expr, Symbol
 from ..passes import hoisted, is_by_site
 from ..program import Program
 from ..variates import Variate
-from .cpp import prelude_of
+from .cpp_sweep import prelude_of
 from .kernel_expressions import CPP
 from .template import filled, inner, template
 from .unrolled import Unrolled

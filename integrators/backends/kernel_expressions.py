@@ -20,7 +20,8 @@ class Dialect:
     """Syntax of a language: formats of lines, numbers, powers and choices, and the names of functions.
 
     `name`: the language in words; `declaration` and `assignment`: formats of lines of a name and a value; `calls`: the
-    language's functions by sympy's names.
+    language's functions by sympy's names. Of these "sqrt" and "rsqrt", 1/sqrt, have to be there; any other that is not
+    raises Unsupported. "below_exp", u < e^x without overflow, is taken where it is there.
     """
 
     name: str

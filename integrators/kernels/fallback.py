@@ -16,7 +16,7 @@ def kernel_or_none(backend: str, make: Callable[[], Kernel], *, others: bool = F
     """The kernel from `make`; None if `make` raises RecipeError and the `backend` is "auto".
 
     Each reason is warned of once, except Unsupported, for a Program without a form as such a kernel. With an explicit
-    backend the error of `make` is raised, except Unsupported if the backend may have `others`.
+    backend the error of `make` is raised, except Unsupported where `others`, kernels of another kind, are tried next.
     """
     try:
         return make()

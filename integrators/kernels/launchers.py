@@ -2,7 +2,8 @@
 
 import ctypes
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from recipe.errors import RecipeError
 
-from ..backends.cpp import sweep_source
+from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
 from ..passes import Plan
@@ -46,8 +47,19 @@ class _SweepInCpp(ctypes.Structure):
     ]
 
 
-class _Launcher:
-    """Launches of the segments of a plan; `part_of_item`: the index of the part of each item."""
+class Launcher(ABC):
+    """Launches of the segments of a plan, over the parts of a target, on the addresses in tables.
+
+    A backend of kernels is such a class in the table LAUNCHERS. It compiles the text of the plan when it is made, as
+    `Backend(plan, parts, tables)`, and raises Unsupported for what the text cannot say. Before each step the caller
+    sets the constants, and before each segment the addresses, which may all have changed. What the tables mean:
+
+    * a constant is a number, in the order of `plan.constants`; where `tables.per_site` has its address it is an array;
+    * `tables.array_in` and `array_out` are by row of `plan.arrays` and part, `number_in` and `number_out` by row of
+      `plan.numbers`; symbols of `program.in_float64` have double numbers there;
+    * a draw is the number of its place in `program.draws`, from the key, or from `tables.drawn` where there is none;
+    * open sums of a segment are written by item, `part_of_item` has the part of each, and later segments read them.
+    """
 
     def __init__(self, plan: Plan, parts: Parts, tables: Tables, part_of_item: np.ndarray):
         self.plan = plan
@@ -64,6 +76,14 @@ class _Launcher:
             self.sums = torch.empty(room, dtype=torch.float64, device=self.parts.device)
         return self.sums
 
+    @abstractmethod
+    def set_constants(self, numbers: np.ndarray) -> None:
+        """Set the constants of the next steps."""
+
+    @abstractmethod
+    def __call__(self, segment: int, key: Key | None) -> None:
+        """Launch a segment, with the noise of the key, or of the tables if the key is None."""
+
     def sums_of_items(self, count: int) -> torch.Tensor:
         """The open sums of a segment, `(chains, items, count)`, as a view."""
         shape = self.parts.chains, self.items, count
@@ -74,7 +94,7 @@ class _Launcher:
         self.sums = None
 
 
-class CppLauncher(_Launcher):
+class CppLauncher(Launcher):
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
 
     def __init__(self, plan: Plan, parts: Parts, tables: Tables):
@@ -112,7 +132,7 @@ class CppLauncher(_Launcher):
         self.segments[segment](ctypes.byref(self.sweep))
 
 
-class TritonLauncher(_Launcher):
+class TritonLauncher(Launcher):
     """The passes of a plan as Triton kernels; seed, step, constants and tables of addresses are arguments.
 
     Blocks are cut from the global sites at groups of four; an item is the intersection of a block and a part. Items of
@@ -125,7 +145,7 @@ class TritonLauncher(_Launcher):
         where = f"{program.recipe.name}, triton"
         self.real = real_of(where, parts.dtype)
         gpu.check_launches(where, parts.device)
-        from ..backends.triton import triton_source
+        from ..backends.triton_sweep import triton_source
 
         source = triton_source(plan, self.real.name, str(parts.half or "").removeprefix("torch."))
         self.kernels = load(source, f"<sde-recipe {program.recipe.name} {program.scheme} {self.real.name} triton>")
@@ -261,7 +281,7 @@ class _Sent:
     moment: gpu.Moment
 
 
-LAUNCHERS: dict[str, type[CppLauncher] | type[TritonLauncher]] = {"cpp": CppLauncher, "triton": TritonLauncher}
+LAUNCHERS: dict[str, Callable[[Plan, Parts, Tables], Launcher]] = {"cpp": CppLauncher, "triton": TritonLauncher}
 
 
 def _width(parts: Parts) -> int:

@@ -284,3 +284,6 @@ class TrajectoryOnGPU(Trajectory):
         programs = (-(-self.chains // lanes),)
         with gpu.on(self.numbers.device):
             gpu.Launch(name, self.kernels[name], programs, (*of_chains, rows, batch, *arguments), constants)()
+
+
+TRAJECTORIES: dict[str, type[Trajectory]] = {kind.backend: kind for kind in (Trajectory, TrajectoryOnGPU)}

@@ -13,9 +13,9 @@ from recipe.arguments import integer
 from recipe.errors import RecipeError
 from recipe.results import Findings, Row, aligned
 
-from .divergence import Divergence
 from .findings import told_apart
 from .functional import Functional
+from .kl_divergence import Divergence
 from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 

@@ -26,7 +26,7 @@ from integrators.streams import STRETCH
 from recipe.errors import RecipeError
 
 from ..results.bar import Bar
-from ..results.divergence import Divergence
+from ..results.kl_divergence import Divergence
 from ..target.potential import Blocks
 from .chains import Chains
 from .choice import kernel_for

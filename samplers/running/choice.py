@@ -72,10 +72,9 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
         reason = too_short(plan, state, symbolic)
         if reason:
             return Stepwise(inputs, keep), reason
-    by_steps = language == "triton" or not symbolic  # C++ makes either one step or many
 
     def of_many(step: Step) -> object:
-        return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=by_steps)
+        return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=True)
 
     if symbolic and all(of_many(s) is not None for s in plan.steps):
         return Launches(inputs, keep, language), f"many steps in one call of {language}: all is in formulas"
@@ -84,8 +83,9 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
     def of_one(step: Step) -> object:
         return kernel_or_none(backend, partial(Sweep, step.program, blocks, language))
 
-    if by_steps and all(of_one(s) is not None for s in plan.steps):
-        return Stepwise(inputs, keep, language), f"each step in one call of {language}: U is a torch function"
+    if all(of_one(s) is not None for s in plan.steps):
+        why = "no kernel makes many of them" if inputs.target.is_symbolic else "U is a torch function"
+        return Stepwise(inputs, keep, language), f"each step in one call of {language}: {why}"
     return Stepwise(inputs, keep), f"the step has no kernel in {language}"
 
 

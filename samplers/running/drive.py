@@ -24,7 +24,7 @@ class Moves:
 
 
 class Kernel(Protocol):
-    """Makes the steps of a run; `backend`: "torch", "cpp" or "triton"."""
+    """Makes the steps of a run; `backend`: "torch", or the language of its kernel."""
 
     backend: str
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from integrators.kernels.trajectory import Trajectory, TrajectoryOnGPU
+from integrators.kernels.trajectory import TRAJECTORIES, Trajectory
+from integrators.passes import Unsupported
 from integrators.program import DERIVATIVES
 from integrators.step import Step
 from recipe.symbols import num_data
@@ -27,7 +28,7 @@ class Launches:
     """Moves chains by launches of a kernel, many steps each; lost chains are found after each launch.
 
     `inputs`: those of steps beside the state; `keep`: the names of the blocks whose values are handed on, where the
-    kernel has them; `backend`: "cpp" or "triton".
+    kernel has them; `backend`: the language of the kernels, "cpp" say.
     """
 
     def __init__(self, inputs: Inputs, keep: Sequence[str], backend: str = "cpp") -> None:
@@ -107,7 +108,11 @@ def check_settings(step: Step, settings: np.ndarray, parameters: Mapping[str, An
 
 def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -> Trajectory:
     """The kernel of many steps, placed at `state`; raises RecipeError where the step has no kernel."""
-    kernel = TrajectoryOnGPU if backend == "triton" else Trajectory
+    kernel = TRAJECTORIES.get(backend)
+    if kernel is None:
+        raise Unsupported(f"{step.recipe.name}, {backend}", "there are no kernels of many steps", do="")
     data = inputs.target.data
     columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)
-    return kernel(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)
+    return TRAJECTORIES[backend](
+        step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size
+    )

@@ -16,9 +16,9 @@ from recipe.symbols import step_size
 
 from ..results.averages import Average
 from ..results.bar import Bar
-from ..results.divergence import Divergence
 from ..results.functional import Functional
 from ..results.heat import heat_of
+from ..results.kl_divergence import Divergence
 from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
 from ..target.potential import Blocks

@@ -53,7 +53,7 @@ def in_order(coming: Iterable[tuple[Queued, torch.Tensor]], ahead: int) -> Itera
 
 
 class Stepwise:
-    """Moves chains one step at a time, by the step in torch, or by a kernel of one step, "cpp" or "triton".
+    """Moves chains one step at a time, by the step in torch, or by a kernel of one step, in "cpp" say.
 
     `inputs`: those of the steps; `keep`: the names of the blocks whose values are handed on; `ahead`: the number of
     steps that may be queued on a device before their verdict is known.

@@ -11,7 +11,7 @@ from error_budget import CLAIMS
 
 import samplers
 from recipe import Energy, total, vector
-from samplers.results.divergence import Divergence
+from samplers.results.kl_divergence import Divergence
 from samplers.running.backward_work import Stretches
 
 SITES, CHAINS = 20, 2000
