@@ -132,7 +132,7 @@ class Adapting(Operator):
         if not all(A.isfinite().all() for A in factors):
             what = "the products of what it has seen are beyond the numbers"
             raise RecipeError(type(self).__name__, what, do="Take a smaller step size.")
-        near = [self._bounded(*own) for own in zip(factors, self.tensors, self._axes, strict=True)]
+        near = [self._bounded(A, B, axes) for A, B, axes in zip(factors, self.tensors, self._axes, strict=True)]
         self._become(self._of_factors(near))
         if float(self.newer[0]) >= RENEWAL * float(self.older[0]):
             self.older, self.newer = self.newer, [torch.zeros_like(s) for s in self.newer]
@@ -143,12 +143,12 @@ class Adapting(Operator):
         where = type(self).__name__
         if self.needs_gradient and gradient is None:
             raise RecipeError(where, "it is made of gradients, and there are none", do="Pass observe(theta, gradient).")
-        seen = gradient if self.needs_gradient and gradient is not None else theta
-        if not seen.isfinite().all():
+        vectors = gradient if self.needs_gradient and gradient is not None else theta
+        if not vectors.isfinite().all():
             raise RecipeError(where, "what it sees is not finite", do="Leave out chains that are lost.")
         if not self.newer:
             self.place(theta)
-        rows, slopes = (x.detach().reshape(len(x), -1).double() for x in (theta, seen))
+        rows, slopes = (x.detach().reshape(len(x), -1).double() for x in (theta, vectors))
         if self.number == self.after + 1:
             self.centre = rows.mean(0)
         self.newer = [s + new for s, new in zip(self.newer, self._moments(rows, slopes), strict=True)]
@@ -163,13 +163,13 @@ class Adapting(Operator):
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Continue from a state of `state_dict`."""
 
-        def several(name: str) -> list[torch.Tensor]:
+        def tensors(name: str) -> list[torch.Tensor]:
             return [state[f"{name}.{k}"] for k in range(sum(key.startswith(f"{name}.") for key in state))]
 
         self.number = int(state["number"])
         self.centre = state["centre"]
-        self.older, self.newer = several("older"), several("newer")
-        self._become(self._of_factors(several("value")))
+        self.older, self.newer = tensors("older"), tensors("newer")
+        self._become(self._of_factors(tensors("value")))
 
     # ---- the present value as an operator
 
@@ -308,12 +308,12 @@ class KroneckerFisher(Fisher):
         products = iter(rest)
         factors: list[torch.Tensor] = []
         for shape in self.shapes:
-            own = []
+            axes = []
             for size in shape:
                 noise = self.weight * start * math.prod(shape) / size
                 one = torch.eye(size, dtype=torch.float64, device=n.device)
-                own.append(_symmetric(next(products) + noise * one) / (n + self.weight))
-            factors += [own[0], *(A / A.trace() for A in own[1:])]
+                axes.append(_symmetric(next(products) + noise * one) / (n + self.weight))
+            factors += [axes[0], *(A / A.trace() for A in axes[1:])]
         return factors
 
     @property
@@ -322,8 +322,8 @@ class KroneckerFisher(Fisher):
 
     def _of_factors(self, factors: Sequence[torch.Tensor]) -> Operator:
         """Block-diagonal operator with one Kronecker block for each tensor."""
-        several = iter(factors)
-        return Blocks(*(Kronecker(*(next(several) for _ in shape)) for shape in self.shapes))
+        matrices = iter(factors)
+        return Blocks(*(Kronecker(*(next(matrices) for _ in shape)) for shape in self.shapes))
 
 
 def _symmetric(A: torch.Tensor) -> torch.Tensor:

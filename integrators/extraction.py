@@ -78,22 +78,22 @@ class Names:
     """Generator of names that differ from those of the given symbols and from each other."""
 
     def __init__(self, symbols: Iterable[Symbol]):
-        self.taken = {s.name for s in symbols}
+        self.names = {s.name for s in symbols}
 
     def fresh(self, stem: str) -> str:
         """The stem with the first number that makes an unused name."""
-        name = next(n for n in (f"{stem}{k}" for k in count(1)) if n not in self.taken)
-        self.taken.add(name)
+        name = next(n for n in (f"{stem}{k}" for k in count(1)) if n not in self.names)
+        self.names.add(name)
         return name
 
 
-def unused(name: str, taken: Collection[str]) -> str:
+def unused(name: str, names: Collection[str]) -> str:
     """The name, with a number appended if the name is taken.
 
     >>> unused("decay", {"decay", "decay2"})
     'decay3'
     """
-    return next(x for x in chain([name], (f"{name}{k}" for k in count(2))) if x not in taken)
+    return next(x for x in chain([name], (f"{name}{k}" for k in count(2))) if x not in names)
 
 
 # ---- statements of a stage
@@ -107,8 +107,8 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
     def name(e: Expr, extract: Extraction) -> Expr:
         match e:
             case Change() if not is_site(e.integrand):
-                own = Local(names.fresh("change"))
-                statements.append(Let(own, extract(e.integrand)))
+                symbol = Local(names.fresh("change"))
+                statements.append(Let(symbol, extract(e.integrand)))
             case Unit():
                 direction, length = Local(names.fresh("w"), True), Local(names.fresh("sum"))
                 statements.append(Let(direction, extract(e.integrand)))
@@ -116,17 +116,17 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
                 return direction / sqrt(length)
             case Total():
                 inside = extract(e.integrand)
-                own = Local(names.fresh("sum"))
-                statements.append(Sum(own, inside))
+                symbol = Local(names.fresh("sum"))
+                statements.append(Sum(symbol, inside))
             case Drawn():
-                own = e.variate
-                statements.append(Draw(own, extract(e.parameter)))
+                symbol = e.variate
+                statements.append(Draw(symbol, extract(e.parameter)))
             case Observed():
-                own = Local(names.fresh(e.name), e.is_vector)
-                statements.append(Observe(own, e))
+                symbol = Local(names.fresh(e.name), e.is_vector)
+                statements.append(Observe(symbol, e))
             case MatrixFunction():
-                own = solved(e, extract)
-        return own
+                symbol = solved(e, extract)
+        return symbol
 
     def solved(e: MatrixFunction, extract: Extraction) -> Local:
         if e not in solutions:
@@ -164,12 +164,12 @@ def _applied_apart(updates: Updates, names: Names) -> tuple[list[Statement], dic
     def name(e: Expr, extract: Extraction) -> Symbol:
         value = times(e.formula, extract(e.argument)).xreplace(once)
         if uses[e] > 1:
-            own = Local(names.fresh("x"), True)
-            lets.append(Let(own, value))
+            local = Local(names.fresh("x"), True)
+            lets.append(Let(local, value))
         else:
-            own = Local(f"once {len(extract.known)}", True)
-            once[own] = value
-        return own
+            local = Local(f"once {len(extract.known)}", True)
+            once[local] = value
+        return local
 
     extract = Extraction(name, Applied)
     updates = {b: extract(e) for b, e in updates.items()}

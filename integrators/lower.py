@@ -53,8 +53,8 @@ def lower(
         entry = {d: "given" for order in ((1, 0) if value else (1,)) for d in word.derivatives(order)}
     elif reuse_gradient:
         kept = [d for order in CARRIED for d in word.derivatives(order)]
-        left = _Assembly(word, {}, scope, value).fresh if word.has_swaps else {d for d in kept if word.leaves(d)}
-        entry = {d: "carried" for d in kept if d in left and word.reads(d, 0)}
+        at_end = _Assembly(word, {}, scope, value).fresh if word.has_swaps else {d for d in kept if word.leaves(d)}
+        entry = {d: "carried" for d in kept if d in at_end and word.reads(d, 0)}
     else:
         entry = {}
     program = _Assembly(word, entry, scope, value).program(energy)
@@ -154,9 +154,9 @@ class _Assembly:
         exchanged: dict[Block | Local, Block | Local] = {**places}
         for d in (d for d in self.names_of if d in known):
             exchanged |= {g: self.names_of[other[d]][places.get(b, b)] for b, g in self.names_of[d].items()}
-        moved = {b: Piecewise((new, swapped > 0), (b, True)) for b, new in exchanged.items()}
-        taken = [*map(self._gradient, early), *statements, *drawn, *lets, Let(swapped, settled[first])]
-        self.stages.append(Stage(title, (*taken, *_simultaneous(moved, self.names, Set))))
+        values = {b: Piecewise((new, swapped > 0), (b, True)) for b, new in exchanged.items()}
+        before = [*map(self._gradient, early), *statements, *drawn, *lets, Let(swapped, settled[first])]
+        self.stages.append(Stage(title, (*before, *_simultaneous(values, self.names, Set))))
         self.fresh = {d for d in self.fresh if d in known or not {*d.blocks(self.recipe)} & {*places}}
 
     def _move_by_way_of(
@@ -168,21 +168,21 @@ class _Assembly:
         """
         statements: list[Statement] = []
         formulas: list[Updates] = []
-        for own in (*(visit.point for visit in points), updates):
-            taken, own = self._with_derivatives(own, letter, anew and not statements)
-            statements += taken
-            formulas.append(own)
+        for formula in (*(visit.point for visit in points), updates):
+            gradients, formula = self._with_derivatives(formula, letter, anew and not statements)
+            statements += gradients
+            formulas.append(formula)
         changing = {b for visit in points for b in visit.point} | {d.name for d in drawn}
         changing |= {g for names in self.names_of.values() for g in names.values()}
-        read = set().union(*(e.free_symbols for own in formulas for e in own.values()))
+        read = set().union(*(e.free_symbols for formula in formulas for e in formula.values()))
         kept: dict[Symbol, Local] = {}
         for x in sorted(read & changing, key=str):
             stem = f"noise_{x.name}_" if isinstance(x, Variate) else f"{x.name}_start"
             kept[x] = Local(self.names.fresh(stem), is_site(x))
         statements += [*drawn, *(Let(name, x) for x, name in kept.items())]
-        *of_points, of_move = [{b: e.xreplace(kept) for b, e in own.items()} for own in formulas]
-        for number, (visit, own) in enumerate(zip(points, of_points), 1):
-            self._append(f"{letter}, point {number}", statements, (), own)
+        *of_points, of_move = [{b: e.xreplace(kept) for b, e in formula.items()} for formula in formulas]
+        for number, (visit, point) in enumerate(zip(points, of_points), 1):
+            self._append(f"{letter}, point {number}", statements, (), point)
             statements = self._derivatives_at(visit)
         self._append(title, statements, (), of_move)
 
@@ -218,9 +218,9 @@ class _Assembly:
         statements: list[Statement] = []
         for d in self.names_of:
             known = self._partials(d)
-            asked = {name: known[value] for value, name in visit.values.items() if value in known}
-            if asked:
-                statements += [self._gradient(d), *(Let(name, g) for name, g in asked.items())]
+            partials = {name: known[value] for value, name in visit.values.items() if value in known}
+            if partials:
+                statements += [self._gradient(d), *(Let(name, g) for name, g in partials.items())]
         return statements
 
     def _settled(self, updates: Updates) -> tuple[list[Statement], Updates]:
@@ -250,11 +250,11 @@ class _Assembly:
         for d, source in self.entry.items():
             if d.order == 0 and source == "given":  # the caller gives U at the point of its gradient
                 updates = {a: e.xreplace(self._partials(d)) for a, e in updates.items()}
-        taken = {d: self._taken(d) for d in self.word.derivatives(1)}
-        first = [(places[0], d) for d, places in taken.items() if places]
+        places_of = {d: self._places(d) for d in self.word.derivatives(1)}
+        first = [(places[0], d) for d, places in places_of.items() if places]
         for (k, after), d in sorted(first, reverse=True, key=lambda item: item[0]):
             updates = {a: e.xreplace(self._partials(d)) for a, e in updates.items()}
-            if len(taken[d]) == 1:
+            if len(places_of[d]) == 1:
                 continue
             copies = {g: Local(self.names.fresh(f"first_{g}"), g.is_vector) for g in self.names_of[d].values()}
             lets = [Let(copy, g) for g, copy in copies.items()]
@@ -264,7 +264,7 @@ class _Assembly:
             updates = {a: e.xreplace(copies) for a, e in updates.items()}
         return updates
 
-    def _taken(self, d: Derivative) -> list[tuple[int, int]]:
+    def _places(self, d: Derivative) -> list[tuple[int, int]]:
         """The stage and the place in it of every statement that takes a derivative."""
         names = tuple(self.names_of[d].items())
         return [
@@ -275,9 +275,9 @@ class _Assembly:
         ]
 
 
-def _without_unread(stages: tuple[Stage, ...], left: Iterable[Local]) -> tuple[Stage, ...]:
-    """The stages without unread values of derivatives; the next step reads those in `left`."""
-    read: set[Symbol] = {*left}
+def _without_unread(stages: tuple[Stage, ...], carried: Iterable[Local]) -> tuple[Stage, ...]:
+    """The stages without unread values of derivatives; the next step reads those in `carried`."""
+    read: set[Symbol] = {*carried}
     kept: list[Stage] = []
     for stage in reversed(stages):
         statements: list[Statement] = []
@@ -304,11 +304,11 @@ def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool
         if opaque := e.atoms(AppliedUndef):
             f = min(a.func.__name__ for a in opaque)
             raise RecipeError(where, f"the function {f!r} is still opaque", do=f"Give it: recipe.bind({f}=...).")
-        asked = min(map(str, e.atoms(Partial)), default=None)
-        if asked is None and e.has(Potential) and not value:
-            asked = "the value of U, not only its gradient"
-        if asked is not None:
-            what = f"the motion of {block} asks for {asked}"
+        request = min(map(str, e.atoms(Partial)), default=None)
+        if request is None and e.has(Potential) and not value:
+            request = "the value of U, not only its gradient"
+        if request is not None:
+            what = f"the motion of {block} asks for {request}"
             raise RecipeError(where, what, do="Pass a symbolic energy: recipe.bind(U=Energy(...)).")
 
 

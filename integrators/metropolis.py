@@ -113,15 +113,13 @@ def _proposal(
     moving = [b for b in recipe.state if b.name not in frozen]
     if accept:
         program = _accepting(program, path, moving)
-    own = {}
-    for letter in word.letters:
-        flow = worked[letter].flow
-        own[letter] = replace(flow, rule=f"{flow.rule}, {worked[letter].in_words}")
-    formulas = {letter: worked[letter].formula for letter in word.letters}
+    moves = {letter: worked[letter] for letter in word.letters}
+    flows = {x: replace(move.flow, rule=f"{move.flow.rule}, {move.in_words}") for x, move in moves.items()}
+    formulas = {letter: move.formula for letter, move in moves.items()}
     return MetropolisedStep(
         both_ways,
         word,
-        own,
+        flows,
         program,
         frozen=frozen,
         plain=recipe,
@@ -204,11 +202,8 @@ def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], r
     A palindrome is the proposal in either direction of time; any other word is followed by its reverse, and a chain
     moves in the word at direction 1, in the reverse at direction -1.
     """
-    standing_alone = {
-        letter
-        for letter, own in worked.items()
-        if own.balanced and not any(b in recipe.targets for b in own.flow.updates)
-    }
+    targets = {*recipe.targets}
+    standing_alone = {x for x, move in worked.items() if move.balanced and not targets & {*move.flow.updates}}
     kept = [k for k, (letter, _) in enumerate(word.moves) if letter not in standing_alone]
     first, last = (kept[0], kept[-1] + 1) if kept else (0, 0)
     # a letter at an end may also stand inside, with work; hence the names of their own
@@ -225,7 +220,7 @@ def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], r
     for letter in dict.fromkeys(letter for letter, _ in inside):
         flows |= _with_work(H, worked[letter])
     forward = _with_returns(inside, flows)
-    memory = (*old.values(), *dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].left))
+    memory = (*old.values(), *dict.fromkeys(kept for letter, _ in inside for kept in worked[letter].memory))
     if Scheme(word.text, inside).is_palindrome:
         moves = forward * repeat
     else:
@@ -237,15 +232,15 @@ def _path(recipe: Recipe, H: Expr, word: Scheme, worked: Mapping[str, Worked], r
     return Path((*before, (BEGIN, S.One), *moves, (END, S.One), *after), flows, memory)
 
 
-def _before(recipe: Recipe, H: Expr, moved: Collection[Block]) -> dict[Expr, Adapted]:
+def _before(recipe: Recipe, H: Expr, moving: Collection[Block]) -> dict[Expr, Adapted]:
     """The quantities that keep what H reads of moved blocks from before the proposal: blocks, energies, metrics."""
     outside, _ = masked(H, Potential)
-    kept: dict[Expr, Adapted] = {b: remembered(b, "before") for b in recipe.state if b in moved and outside.has(b)}
+    kept: dict[Expr, Adapted] = {b: remembered(b, "before") for b in recipe.state if b in moving and outside.has(b)}
     for U in recipe.potentials:
-        if H.has(U) and {*U.blocks} & {*moved}:
+        if H.has(U) and {*U.blocks} & {*moving}:
             (name,) = Derivative(0, U).names(recipe).values()
             kept[U] = remembered(name, "value_before")
-    of_metrics = sorted((e for e in H.atoms(Total) if any(M.at in moved for M in fields_of(e))), key=str)
+    of_metrics = sorted((e for e in H.atoms(Total) if any(M.at in moving for M in fields_of(e))), key=str)
     return kept | {e: Adapted(f"metric{k}__before", False, "real", S.Zero) for k, e in enumerate(of_metrics, 1)}
 
 
@@ -255,13 +250,10 @@ def _with_work(H: Expr, worked: Worked) -> dict[str, Flow]:
     The term is minus the change of H for a balanced flow, else its heat.
     """
     flow = worked.flow
-    if worked.balanced and not flow.swaps:
-        own = -change(H, flow.updates, {})
-    else:
-        own = worked.heat
-    updates = flow.updates | worked.left
-    if own != 0:
-        updates[WORK] = WORK + own
+    term = -change(H, flow.updates, {}) if worked.balanced and not flow.swaps else worked.heat
+    updates = flow.updates | worked.memory
+    if term != 0:
+        updates[WORK] = WORK + term
     flows = {flow.letter: replace(flow, updates=updates, swaps={})}
     if worked.returned != 0:
         letter = _return(flow.letter)
@@ -296,15 +288,15 @@ def _with_locals(stages: Sequence[Stage], memory: Collection[Adapted]) -> tuple[
     """The stages with each update of the memory as a new local variable."""
     latest: dict[Adapted, Local] = {}
     changed: list[Stage] = []
-    taken: set[str] = set()
+    names: set[str] = set()
     for stage in stages:
         statements: list[Statement] = []
         for statement in stage.statements:
             statement = rewritten(statement, latest)
             if isinstance(statement, Set) and statement.block in memory:
                 block = statement.block
-                latest[block] = Local(unused(block.name.replace("__", "_"), taken), block.is_vector)
-                taken.add(latest[block].name)
+                latest[block] = Local(unused(block.name.replace("__", "_"), names), block.is_vector)
+                names.add(latest[block].name)
                 statement = Let(latest[block], statement.value)
             statements.append(statement)
         changed.append(Stage(stage.title, tuple(statements)))
@@ -328,12 +320,12 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
     letters = [letter for letter, _ in path.moves]
     first, last = letters.index(BEGIN), letters.index(END)
     lengths = [len(path.flows[letter].in_turn) for letter in letters]
-    others = len(program.stages) - sum(lengths)  # the stage of carried derivatives
+    offset = len(program.stages) - sum(lengths)  # the stage of carried derivatives
     stages = list(program.stages)
     changed = {b for letter, _ in path.moves[first:last] for b in path.flows[letter].updates}
     subjects: list[Block | Local] = [b for b in moving if b in changed]
     subjects += [g for _, g in program.carried]
-    begin, end = others + sum(lengths[:first]), others + sum(lengths[:last])
+    begin, end = offset + sum(lengths[:first]), offset + sum(lengths[:last])
     kept = stages[begin]
     before = {s.value: s.name for s in kept.statements if isinstance(s, Let)}
     new: dict[Symbol, Local] = {}
@@ -342,16 +334,16 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
         new[s] = Local(name, bool(s.is_vector))
     keeping = tuple(Let(old, s) for s, old in new.items())
     stages[begin] = Stage(kept.title, (*keeping, *kept.statements))
-    taken = {d.name for d in program.draws}
-    stages.insert(end + 1, _acceptance({s: (before | new)[s] for s in subjects}, taken))
+    names = {d.name for d in program.draws}
+    stages.insert(end + 1, _acceptance({s: (before | new)[s] for s in subjects}, names))
     program = replace(program, stages=tuple(stages), constants=(*program.constants, Let(COLDNESS, 1 / T)))
     verify(program)
     return program
 
 
-def _acceptance(before: Mapping[Block | Local, Local], taken: Collection[str]) -> Stage:
-    """The stage that accepts or rejects a proposal; `before`: copies of the old values; `taken`: names of draws."""
-    draw = Uniform(DIRECTION, unused("accept", taken))
+def _acceptance(before: Mapping[Block | Local, Local], names: Collection[str]) -> Stage:
+    """The stage that accepts or rejects a proposal; `before`: copies of the old values; `names`: names of draws."""
+    draw = Uniform(DIRECTION, unused("accept", names))
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])
     statements: list[Statement] = [

@@ -100,11 +100,11 @@ def split(
     named = [letter for letter in scheme.letters if letter not in recipe.jumps]
     pieces = {letter: _parts(recipe, letter, letters[letter], terms) for letter in named}
     check_known(f"{recipe.name}, accepted", "no piece is named {!r}", left_out, letters)
-    left = {letter: _parts(recipe, letter, letters[letter], terms) for letter in left_out}
-    taken = _taken(recipe, pieces | left, terms)
-    _refuse_unmoved(recipe, scheme, taken, left)
+    omissions = {letter: _parts(recipe, letter, letters[letter], terms) for letter in left_out}
+    letter_of = _letters_of_parts(recipe, pieces | omissions, terms)
+    _refuse_unmoved(recipe, scheme, letter_of, omissions)
     for (part, block), term in terms.items():
-        if (part, block) not in taken:
+        if (part, block) not in letter_of:
             kick, _, potential = part.partition(" by ")
             written = f'kick("{potential}")' if potential and " and " not in potential else f"{kick}({block})"
             if any(block in g.variables for g in term.atoms(Partial)):  # grad U moves the block that it reads
@@ -115,7 +115,7 @@ def split(
                 do = "Only samplers.sample makes its steps: with metropolis=True, and a step size of your own."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     still = [b for b in recipe.state if b.name in freeze]
-    return {x: _subsystem(recipe, x, own, letters[x].method, terms, still) for x, own in pieces.items()}
+    return {x: _subsystem(recipe, x, parts, letters[x].method, terms, still) for x, parts in pieces.items()}
 
 
 def _terms(recipe: Recipe, freeze: Collection[str]) -> dict[Part, Expr]:
@@ -129,7 +129,7 @@ def _terms(recipe: Recipe, freeze: Collection[str]) -> dict[Part, Expr]:
             projected = block.domain.is_sphere and term.has(*recipe.targets)  # a force, though it reads the block
             summands[_part(term, auxiliary - {block} if projected else auxiliary), block].append(term)
         summands["noise", block].append(recipe.D[i, i])
-    sums = {part: Add(*own) for part, own in summands.items()}
+    sums = {part: Add(*terms) for part, terms in summands.items()}
     return {part: e for part, e in sums.items() if e != 0}
 
 
@@ -157,35 +157,35 @@ def _parts(recipe: Recipe, letter: str, piece: Piece, terms: Mapping[Part, Expr]
         if not isinstance(named, Block) and named not in names:
             what = f'{piece} names "{named}", and no potential of H has this name'
             raise RecipeError(f"{recipe.name}, split", what, do=f"There are: {', '.join(names) or 'none'}.")
-    return list(dict.fromkeys(part for own in piece.parts for part in terms if _takes(own, part)))
+    return list(dict.fromkeys(part for pattern in piece.parts for part in terms if _takes(pattern, part)))
 
 
-def _takes(own: tuple[str, Block | str], part: Part) -> bool:
+def _takes(pattern: tuple[str, Block | str], part: Part) -> bool:
     """Whether a part of a piece has a part of a row: the kick of a block those by all potentials."""
-    kind, named = own
+    kind, named = pattern
     if isinstance(named, Block):
         return part[1] == named and part[0].partition(" by ")[0] == kind
     return part[0] == _kick(named)
 
 
-def _taken(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: Mapping[Part, Expr]) -> dict[Part, str]:
+def _letters_of_parts(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: Mapping[Part, Expr]) -> dict[Part, str]:
     """The letter of each part of the SDE; raises RecipeError for a term that two letters take."""
-    taken: dict[Part, str] = {}
-    for letter, own in pieces.items():
-        for part in own:
-            if part in taken:
-                what = f"pieces {taken[part]!r} and {letter!r} both take {_in_words(*part, terms[part])}"
+    letter_of: dict[Part, str] = {}
+    for letter, parts in pieces.items():
+        for part in parts:
+            if part in letter_of:
+                what = f"pieces {letter_of[part]!r} and {letter!r} both take {_in_words(*part, terms[part])}"
                 raise RecipeError(f"{recipe.name}, split", what, do="Each term belongs to one piece.")
-            taken[part] = letter
-    return taken
+            letter_of[part] = letter
+    return letter_of
 
 
-def _refuse_unmoved(recipe: Recipe, scheme: Scheme, taken: Mapping[Part, str], left: Mapping[str, list[Part]]) -> None:
+def _refuse_unmoved(recipe: Recipe, scheme: Scheme, letters: dict[Part, str], rest: Mapping[str, list[Part]]) -> None:
     """Refuse to leave out noise, or all that moves a block: chains would keep the law, and not reach it."""
-    moved = {block for (_, block), letter in taken.items() if letter not in left}
-    moved |= {b for jump in recipe.jumps.values() for b in jump.blocks}
-    for part, block in (own for parts in left.values() for own in parts):
-        if part == "noise" or block not in moved:
+    moving = {block for (_, block), letter in letters.items() if letter not in rest}
+    moving |= {b for jump in recipe.jumps.values() for b in jump.blocks}
+    for part, block in (x for parts in rest.values() for x in parts):
+        if part == "noise" or block not in moving:
             what = "leaves out the noise of" if part == "noise" else "moves nothing of"
             do = "Acceptance makes up for a part of the drift: add a letter."
             raise RecipeError(f"{recipe.name}, split", f"the word {scheme.text!r} {what} {block}", do=do)
@@ -198,16 +198,16 @@ def _in_words(part: str, block: Block, term: Expr) -> str:
 def _subsystem(
     recipe: Recipe,
     letter: str,
-    own: list[Part],
+    parts: list[Part],
     method: str | None,
     terms: Mapping[Part, Expr],
     still: Collection[Block],
 ) -> Subsystem:
     drift: dict[Block, Expr] = {}
-    for part, block in own:
+    for part, block in parts:
         if part != "noise":
             drift[block] = drift.get(block, S.Zero) + terms[part, block]
-    noisy = [block for part, block in own if part == "noise"]
+    noisy = [block for part, block in parts if part == "noise"]
     diffusion: Entries = {}
     supplied: Entries = {}
     for i, j in entries(recipe.D):

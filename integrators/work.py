@@ -95,7 +95,7 @@ class Worked:
         return " + ".join(terms).replace("+ -", "- ").replace("__", "_")
 
     @property
-    def left(self) -> dict[Adapted, Expr]:
+    def memory(self) -> dict[Adapted, Expr]:
         """The quantities that the returned heat reads of z, each with its value."""
         return {s: e for s, e in self.kept.items() if s in self.returned.free_symbols}
 
@@ -190,9 +190,9 @@ def _worked(recipe: Recipe, piece: Subsystem, in_part: bool = False) -> Worked:
         _refuse_irreversible(piece, flow, f"{recipe.name}, work of {flow.letter!r}")
         _refuse_expansion(recipe, piece)
         return Worked(flow, S.Zero, balanced=False)
-    own = _balanced_part(recipe, piece) if in_part and flow.exact else None
-    if own is not None:
-        return Worked(flow, -change(own, flow.updates, {}), balanced=False, rest=recipe.H - own)
+    part = _balanced_part(recipe, piece) if in_part and flow.exact else None
+    if part is not None:
+        return Worked(flow, -change(part, flow.updates, {}), balanced=False, rest=recipe.H - part)
     if not flow.draws:
         return Worked(flow, _expansion(recipe, piece, flow), balanced=False)
     if piece.method == "barker":
@@ -228,9 +228,9 @@ def _balanced_part(recipe: Recipe, piece: Subsystem) -> Expr | None:
     """H less the fewest of its terms without which exp(-H/T) is the law of a piece; None where there are none."""
     read = [term for term in Add.make_args(recipe.H) if term.has(*piece.moving)]
     for k in range(1, len(read)):
-        for some in combinations(read, k):
-            if _is_balanced(piece, recipe.H - Add(*some)):
-                return recipe.H - Add(*some)
+        for terms in combinations(read, k):
+            if _is_balanced(piece, recipe.H - Add(*terms)):
+                return recipe.H - Add(*terms)
     return None
 
 
@@ -307,8 +307,8 @@ def _barker_work(piece: Subsystem, flow: Flow) -> Worked:
     """The work of `barker`, T log a(z' - z) at z less T log a(z - z') at z', with a(z) = 1/(1 + exp(-f z/(T D)))."""
     (x,) = flow.updates
     slope = piece.drift.get(x, S.Zero) / (T * piece.diffusion[x, x])
-    before, moved = remembered(x, "tilt"), x - value_before(x)
-    returned = softplus(reversed_in_time(slope) * moved) - softplus(-before * moved)
+    before, shift = remembered(x, "tilt"), x - value_before(x)
+    returned = softplus(reversed_in_time(slope) * shift) - softplus(-before * shift)
     kept = {value_before(x): x, before: slope}
     return Worked(flow, S.Zero, balanced=False, returned=summed(T * returned, x), kept=kept)
 
@@ -328,6 +328,6 @@ def _work_on_sphere(recipe: Recipe, piece: Subsystem, flow: Flow) -> Worked:
         what = f"{flow.equation} [{flow.rule}] has no density that is known"
         raise RecipeError(where, what, do=f"Let Euler's step, numerical({u}, 'euler'), move {u} alone.")
     width = 2 * t * T * piece.diffusion[u, u] / project(u)
-    apart = a * (value_before(u) / total(value_before(u) * u) - u) - reversed_in_time(mean - a * u)
-    returned = Change(T * apart**2 / (2 * width), T * noise_in(u) ** 2 / (2 * width))
+    difference = a * (value_before(u) / total(value_before(u) * u) - u) - reversed_in_time(mean - a * u)
+    returned = Change(T * difference**2 / (2 * width), T * noise_in(u) ** 2 / (2 * width))
     return Worked(flow, S.Zero, balanced=False, returned=returned, kept={value_before(u): u, noise_in(u): line - mean})

@@ -46,8 +46,8 @@ def as_text(recipe: Dynamics) -> str:
     title = f"{recipe.name}   {recipe.source}" if recipe.source else recipe.name
     rows = [*recipe.doc.strip().splitlines(), *_blocks(recipe), *_formulas(recipe), *_motions(recipe)]
     if recipe.metropolis:
-        left = f"; a word may leave out {', '.join(recipe.accepted)}" if recipe.accepted else ""
-        rows.append(f"accept  or reject each step by its work, as samplers.sample does unless metropolis=False{left}")
+        clause = f"; a word may leave out {', '.join(recipe.accepted)}" if recipe.accepted else ""
+        rows.append(f"accept  or reject each step by its work, as samplers.sample does unless metropolis=False{clause}")
     rows += [*map(_parameter, recipe.parameters), *_conversions(recipe), f"claim   {recipe.claim}"]
     return "\n".join([title, *(f"  {row}" for row in rows)])
 
@@ -57,9 +57,9 @@ def _blocks(recipe: Dynamics) -> Iterator[str]:
     kinds = [kind if b.domain.is_real else f"{kind}, {b.domain}" for b, kind in zip(recipe.state, kinds)]
     yield "state   " + ", ".join(f"{b} ({kind})" for b, kind in zip(recipe.state, kinds))
     yield "target  " + ", ".join(b.name for b in recipe.targets)
-    for z, own in recipe.maps.items():
-        energy = f", and U({z}) is U({own.theta})" if recipe.potentials else ""
-        yield f"map     {own}; energies, starts and draws are of {own.theta}{energy}"
+    for z, change in recipe.maps.items():
+        energy = f", and U({z}) is U({change.theta})" if recipe.potentials else ""
+        yield f"map     {change}; energies, starts and draws are of {change.theta}{energy}"
 
 
 def _formulas(recipe: Dynamics) -> Iterator[str]:

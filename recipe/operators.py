@@ -144,9 +144,9 @@ def times(F: Expr, e: Expr) -> Expr:
     """
     F = S(F)
     if operators_of(F) and is_site(F) and F.is_Add:
-        return Add(*(times(own, e) for own in F.args))
+        return Add(*(times(term, e) for term in F.args))
     if projections_of(F):
-        return Add(*(product(own, e) if projections_of(own) else times(own, e) for own in Add.make_args(F)))
+        return Add(*(product(term, e) if projections_of(term) else times(term, e) for term in Add.make_args(F)))
     return Applied(F, e) if is_operator(F) else F * e
 
 
@@ -154,9 +154,9 @@ class Applied(Crossing):
     """F(M) e for a formula F of one operator and an expression e: linear in both, with factors by chain outside."""
 
     def __new__(cls, F, e):
-        (inside, outside), *others = parts(F)
-        if others or outside is not S.One:
-            return Add(*(k * times(own, e) for own, k in parts(F)))
+        (inside, outside), *rest = parts(F)
+        if rest or outside is not S.One:
+            return Add(*(k * times(part, e) for part, k in parts(F)))
         if isinstance(F, Outer):
             return expand(F.applied(e))
         e = expand(e)
@@ -185,19 +185,19 @@ class Applied(Crossing):
 
     def _eval_derivative(self, s):
         if getattr(s, "is_vector", False):
-            own = Slope(self.formula, self.argument, s)
-            return own + SlopeOfRow(self.formula, self.argument) if _is_at(self.formula, s) else own
+            slope = Slope(self.formula, self.argument, s)
+            return slope + SlopeOfRow(self.formula, self.argument) if _is_at(self.formula, s) else slope
         return times(diff(self.formula, s), self.argument) + times(self.formula, diff(self.argument, s))
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
         """d total(weight F(e))/ds at the site of s, at fixed weight: d total(F^T(weight) e)/ds, and through a field."""
         held = SiteDummy("weight", real=True)
-        own = Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
+        slope = Total(held * self.argument).diff(s).xreplace({held: times(transposed(self.formula), weight)})
         if not _is_at(self.formula, s):
-            return own
+            return slope
         if _is_at(weight, s) or _is_at(self.argument, s):
             return super().pulled_back(weight, s)
-        return own + SlopeOfTotal(Total(weight * self), s)
+        return slope + SlopeOfTotal(Total(weight * self), s)
 
     def summed(self, integrand: Expr) -> Expr:
         """The simplest integrand with an equal sum, or 0."""
@@ -225,9 +225,9 @@ class Diagonal(Crossing):
     text_form, latex_form = "diagonal({})", r"\mathrm{{diag}}\left({}\right)"
 
     def __new__(cls, F):
-        (inside, outside), *others = parts(F)
-        if others or outside is not S.One:
-            return Add(*(k * (cls(own) if operators_of(own) else own) for own, k in parts(F)))
+        (inside, outside), *rest = parts(F)
+        if rest or outside is not S.One:
+            return Add(*(k * (cls(part) if operators_of(part) else part) for part, k in parts(F)))
         return S.Zero if is_skew(F) else Expr.__new__(cls, F)
 
     def pulled_back(self, weight: Expr, s: Symbol) -> Expr:
@@ -302,8 +302,8 @@ def _simplest(integrand: Expr) -> Expr:
     signs = {integrand: S.One}
     forms = [integrand]
     for form in forms:
-        for own in _applied_factors(form):
-            other = own.argument * times(transposed(own.formula), form / own)
+        for factor in _applied_factors(form):
+            other = factor.argument * times(transposed(factor.formula), form / factor)
             other, constant = _by_site(other)
             sign = constant * signs[form]
             if other not in signs and len(forms) < FORMS:

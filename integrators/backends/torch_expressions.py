@@ -3,10 +3,11 @@
 import ast
 import builtins
 import keyword
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from sympy import Add, And, Expr, Mul, Not, Or, Pow, S, Symbol, diff, preorder_traversal, sqrt
+from sympy import Add, And, Expr, Mul, Not, Number, NumberSymbol, Or, Pow, S, Symbol, diff, preorder_traversal, sqrt
 
 from recipe import symbols
 from recipe.bound import Bound
@@ -43,13 +44,13 @@ WORDS_OF_TORCH = {And: " & ", Or: " | ", Not: "~{}"}
 FUNCTIONS = "_functions"  # the text's dict of functions bound to networks; no other name begins with _
 
 
-def free_name(name: str, *taken: Collection[str]) -> str:
+def free_name(name: str, *lists: Collection[str]) -> str:
     """The name, with _ appended until it is free.
 
     >>> free_name("step", TAKEN, ["step_"])
     'step__'
     """
-    while any(name in names for names in taken):
+    while any(name in names for names in lists):
         name += "_"
     return name
 
@@ -65,8 +66,8 @@ def python_names(program: Program) -> dict[str, str]:
 
 def marked_names(program: Program) -> dict[str, str]:
     """Names of blocks and parameters with _ at the end, as in kernels, so that none is a name of the text."""
-    own = {s.name for s in OF_THE_STEP}
-    return {name: name_in_text if name in own else f"{name}_" for name, name_in_text in python_names(program).items()}
+    plain = {s.name for s in OF_THE_STEP}
+    return {name: name_in_text if name in plain else f"{name}_" for name, name_in_text in python_names(program).items()}
 
 
 def dict_text(items: Mapping[str, str]) -> str:
@@ -137,37 +138,10 @@ class Writer:
 
     def text(self, e: Expr, level: str | None = None) -> str:
         """The text of an expression, expanded to one value per site if `level` is "site"."""
-        own = self.level(e)
-        if level == "site" and own == "chain":
+        if level == "site" and self.level(e) == "chain":
             return self.call("sites", self.text(e), self.like)
-        match e:
-            case Variate():
-                return self.name(self.drawn[e]) if e in self.drawn else f'noise["{e.name}"]'
-            case Local():
-                return self.name(e)
-            case Symbol():
-                return self.names[e.name] if e.name in self.names else e.name
-            case symbols.Total():
-                return "n"
-            case Divergence():
-                return f"{self.text(e.args[0])}.divergence"
-            case Applied():
-                return f"({self._matrix(e.formula)} @ {self._factor(e.argument)})"
-            case Diagonal():
-                return f"{self._matrix(e.args[0])}.diagonal({self.like})"
-            case SlopeOfTotal():
-                return self._slope(e)
-            case HalfStep():
-                return self._half_step(e)
-            case _ if e.is_Number or e.is_NumberSymbol:
-                return _number(e)
-            case Add():
-                return self._sum(e, own)
-            case Mul():
-                return self._product(e, own)
-            case Pow():
-                return self._power(e, own)
-        return self._call(e, own)
+        write = next((TEXTS[kind] for kind in type(e).__mro__ if kind in TEXTS), Writer._call)
+        return write(self, e, self.level(e))
 
     def call(self, function: str, *arguments: str) -> str:
         """The text of a call of a prelude function; `sites` and `total` in the program's scope."""
@@ -214,39 +188,39 @@ class Writer:
         text = f"{self.text(M)}.slope({self.text(w, 'site')}, {self.text(x, 'site')}"
         return f"{text}, of_inverse=True)" if F == 1 / M else f"{text})"
 
-    def _grouped(self, e, own):
+    def _grouped(self, e, level):
         """The arguments as (numbers, chain-level, site-level), so that the first two are joined before expansion."""
         levels = [[a for a in e.args if self.level(a) == k] for k in ("number", "chain", "site")]
-        return levels if own == "site" else [levels[0], levels[1] + levels[2], []]
+        return levels if level == "site" else [levels[0], levels[1] + levels[2], []]
 
-    def _sum(self, e, own):
+    def _sum(self, e, level):
         terms = list(e.as_ordered_terms())
-        if own == "site":
+        if level == "site":
             chain = [t for t in terms if self.level(t) == "chain"]
             if len(chain) > 1:
                 terms = [t for t in terms if t not in chain] + [Add(*chain)]
         terms.sort(key=lambda t: (not isinstance(t, Block), t.could_extract_minus_sign()))
-        return signed_sum(self._term(t, own) for t in terms)
+        return signed_sum(self._term(t, level) for t in terms)
 
-    def _term(self, t, own):
+    def _term(self, t, level):
         """Whether the sign of a term is minus, and the term's text without the sign."""
         if t.is_Add or not t.could_extract_minus_sign():
-            return False, self.text(t, own)
-        text = self.text(-t, own)
+            return False, self.text(t, level)
+        text = self.text(-t, level)
         return True, f"({text})" if (-t).is_Add else text
 
-    def _product(self, e, own):
+    def _product(self, e, level):
         sign, e = ("-", -e) if e.could_extract_minus_sign() else ("", e)
         if not e.is_Mul:
-            return sign + self._factor(e, own)
-        numbers, chain, site = self._grouped(e, own)
+            return sign + self._factor(e, level)
+        numbers, chain, site = self._grouped(e, level)
         parts = [self._ratio(numbers)] if numbers else []
         if chain:
             joined = Mul(*chain)
             if site:
                 parts.append(self.text(joined, "site"))
             elif len(chain) == 1 and not numbers:
-                parts.append(self._factor(joined, own))
+                parts.append(self._factor(joined, level))
             else:
                 parts.append(self._ratio(chain))
         if site:
@@ -269,30 +243,30 @@ class Writer:
         bottom += [self._factor(1 / f) for f in below]
         return quotient("*".join(top) or "1", bottom)
 
-    def _factor(self, e, own=None):
-        text = self.text(e, own)
+    def _factor(self, e, level=None):
+        text = self.text(e, level)
         return f"({text})" if e.is_Add or is_ratio(e) or text.startswith("-") else text
 
-    def _power(self, e, own):
+    def _power(self, e, level):
         if e.exp == S.Half:
             return self._root(e.base)
         if e.exp == -S.Half:
             return f"1/{self._root(e.base)}"
         if is_divisor(e):
             return self._ratio([e])
-        base, exponent = self.text(e.base, own), self.text(e.exp, own)
+        base, exponent = self.text(e.base, level), self.text(e.exp, level)
         plain = e.exp.is_Integer and e.exp.is_nonnegative or exponent.isidentifier()
         return f"{base if base.isidentifier() else f'({base})'}**{exponent if plain else f'({exponent})'}"
 
     def _root(self, e):
         return f"{'math' if self.level(e) == 'number' else 'torch'}.sqrt({self.text(e)})"
 
-    def _call(self, e, own):
+    def _call(self, e, level):
         name = type(e).__name__
-        is_number = own == "number"
+        is_number = level == "number"
         if name == "Piecewise":
-            return self._choice(e.args, own)
-        args = [self.text(a, own) for a in e.args]
+            return self._choice(e.args, level)
+        args = [self.text(a, level) for a in e.args]
         if isinstance(e, Bound):
             return f"{FUNCTIONS}[{name!r}]({', '.join(args)})"
         match name:
@@ -325,14 +299,14 @@ class Writer:
         limit = numbers[0] if len(numbers) == 1 else f"{function}({', '.join(numbers)})"
         return f"torch.clamp({text}, {'min' if name == 'Max' else 'max'}={limit})"
 
-    def _choice(self, pieces, own):
+    def _choice(self, pieces, level):
         """The text of a Piecewise: the value of the first piece with a true condition."""
         (value, condition), *rest = pieces
         if condition == True or not rest:  # noqa: E712, a sympy truth
-            return self.text(value, own)
-        this, other = self.text(value, own), self._choice(rest, own)
+            return self.text(value, level)
+        this, other = self.text(value, level), self._choice(rest, level)
         test = condition_text(
-            condition, lambda e: f"{self.text(e.lhs, own)} {e.rel_op} {self.text(e.rhs, own)}", self._words
+            condition, lambda e: f"{self.text(e.lhs, level)} {e.rel_op} {self.text(e.rhs, level)}", self._words
         )
         if self.level(condition) == "number":
             return f"({this} if {test} else {other})"
@@ -340,13 +314,32 @@ class Writer:
             return f"({test}).to({self.like}.dtype)"
         if self.level(value) == "number" and all(self.level(v) == "number" for v, _ in rest):
             tensor = next(a for a in preorder_traversal(condition) if isinstance(a, Expr) and self.level(a) != "number")
-            this = f"torch.full_like({self.text(tensor, own)}, {this})"
+            this = f"torch.full_like({self.text(tensor, level)}, {this})"
         return f"torch.where({test}, {this}, {other})"
 
     def _words(self, condition):
         """The words between conditions: of Python for numbers, of torch for tensors."""
         is_number = self.level(condition) == "number"
         return WORDS_OF_PYTHON if is_number else WORDS_OF_TORCH
+
+
+# The text of an expression by its class, its Writer and its level.
+TEXTS: dict[type, Callable[[Writer, Any, str], str]] = {
+    Variate: lambda w, e, _: w.name(w.drawn[e]) if e in w.drawn else f'noise["{e.name}"]',
+    Local: lambda w, e, _: w.name(e),
+    Symbol: lambda w, e, _: w.names.get(e.name, e.name),
+    symbols.Total: lambda w, e, _: "n",
+    Divergence: lambda w, e, _: f"{w.text(e.args[0])}.divergence",
+    Applied: lambda w, e, _: f"({w._matrix(e.formula)} @ {w._factor(e.argument)})",
+    Diagonal: lambda w, e, _: f"{w._matrix(e.args[0])}.diagonal({w.like})",
+    SlopeOfTotal: lambda w, e, _: w._slope(e),
+    HalfStep: lambda w, e, _: w._half_step(e),
+    Number: lambda w, e, _: _number(e),
+    NumberSymbol: lambda w, e, _: _number(e),
+    Add: Writer._sum,
+    Mul: Writer._product,
+    Pow: Writer._power,
+}
 
 
 class WriterOverSteps(Writer):

@@ -46,10 +46,10 @@ def _powers(K: Expr, z: Symbol, first: int) -> list[Expr] | None:
     for term in Add.make_args(K):
         c, rest = term.as_independent(z, as_Add=False)
         if isinstance(rest, log):
-            own = order(rest.args[0], z)
-            if own is None or own == NEGLIGIBLE or not own[0].is_positive:
+            leading = order(rest.args[0], z)
+            if leading is None or leading == NEGLIGIBLE or not leading[0].is_positive:
                 return None
-            powers = [p + c * q for p, q in zip(powers, own[1], strict=True)]
+            powers = [p + c * q for p, q in zip(powers, leading[1], strict=True)]
         elif not _is_bounded(rest, z):
             return None
     return powers if all(p.is_number and p.is_real for p in powers) else None
@@ -59,8 +59,8 @@ def _is_bounded(e: Expr, z: Symbol) -> bool:
     """Whether a formula is bounded at infinity, by its form."""
     if isinstance(e, BOUNDED) and e.args[0].is_extended_real:
         return True
-    own = order(e, z)
-    return own is not None and (own == NEGLIGIBLE or not _first(own) > 0)
+    leading = order(e, z)
+    return leading is not None and (leading == NEGLIGIBLE or not _first(leading) > 0)
 
 
 def order(e: Expr, z: Symbol) -> Order | None:
@@ -78,11 +78,11 @@ def order(e: Expr, z: Symbol) -> Order | None:
         case Pow() if e.exp.is_Rational:
             return _power(order(e.base, z), e.exp)
         case Abs():
-            own = order(e.args[0], z)
-            return own and (abs(own[0]), own[1])
+            leading = order(e.args[0], z)
+            return leading and (abs(leading[0]), leading[1])
         case log():
-            own = order(e.args[0], z)
-            return order(together(e.args[0] - 1), z) if own == (S.One, constant) else _log(own)
+            leading = order(e.args[0], z)
+            return order(together(e.args[0] - 1), z) if leading == (S.One, constant) else _log(leading)
         case exp():
             return _exp(order(e.args[0], z))
     return None

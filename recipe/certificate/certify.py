@@ -93,13 +93,13 @@ def _of_clocks(case: Case) -> Iterator[Finding]:
     clocks = [a for a in case.declared.adapted if weights is not None and weights.has(a)]
     if clocks:
         names = ", ".join(map(str, clocks))
-        left = [str(a) for a in clocks if a in case.declared.conditions]
+        conditions = [str(a) for a in clocks if a in case.declared.conditions]
         answer = "D and Q over the weights, and H less T times their log, are free of it"
-        answer = f"the dynamics over the weights still reads {', '.join(left)}" if left else answer
+        answer = f"the dynamics over the weights still reads {', '.join(conditions)}" if conditions else answer
         always = [str(jump) for jump in case.declared.jumps.values() if jump.rate is None]
-        if left and always:
+        if conditions and always:
             answer = f"{always[0]} is made in every step, and not at a rate that the weights scale"
-        yield Finding(f"weights lift the condition on {names}", answer, "failed" if left else "proved", "clock")
+        yield Finding(f"weights lift the condition on {names}", answer, "failed" if conditions else "proved", "clock")
 
 
 def of_jumps(case: Case) -> Iterator[Finding]:
@@ -259,12 +259,12 @@ def _unmoved(case: Case) -> tuple[str, str] | None:
     """The warning for a latent that no jump draws, or for a recipe without noise; None if there is none."""
     recipe = case.recipe
     for b in (b for b in recipe.latents if b not in case.redrawn | case.turned):
-        own = [jump for jump in recipe.involutions if b in jump.blocks]
-        if not own:
+        jumps = [jump for jump in recipe.involutions if b in jump.blocks]
+        if not jumps:
             return f"{b} is {b.domain.in_words}, and no jump draws it: invariant, but not ergodic", "warning"
-        if all(jump.moves_one for jump in own):
+        if all(jump.moves_one for jump in jumps):
             return f"not decided: where its rate is 0, {b} does not turn", "open"
-        if len(own) == 1:
+        if len(jumps) == 1:
             return f"{b} turns only together with others: invariant, but not ergodic", "warning"
         return f"not decided: {b} turns only together with others, by several jumps", "open"
     turned = {b for jump in recipe.involutions for b in jump.blocks}
@@ -400,7 +400,7 @@ def _claim(case: Case, findings: list[Finding]) -> Finding:
     if forgotten := [str(a) for a in case.declared.conditions if str(a) not in re.split(r"[ ,]+", claim)]:
         claim += f", and given frozen {', '.join(forgotten)}"
     claim += "" if case.declared.weights is None else ", by weights"
-    claim += "".join(f" on the range of the map {own}" for own in case.declared.maps.values() if not own.covers)
+    claim += "".join(f" on the range of the map {map_}" for map_ in case.declared.maps.values() if not map_.covers)
     if is_of_one_temperature(by_topic["marginal"].answer):
         claim += f" at temperature {case.temperature:g}"
     if "failed" in verdicts:

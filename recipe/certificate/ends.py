@@ -141,27 +141,27 @@ def outwards(explicit: Explicit) -> str:
     & Takeda 2011, Dirichlet Forms and Symmetric Markov Processes, Theorem 1.6.3.
     """
     pairs = enumerate(zip(explicit.coordinates, explicit.blocks, strict=True))
-    own = [i for i, (z, b) in pairs if b.domain.is_real and explicit.D[i, i].free_symbols - {z}]
-    if len(own) < 2:
+    axes = [i for i, (z, b) in pairs if b.domain.is_real and explicit.D[i, i].free_symbols - {z}]
+    if len(axes) < 2:
         return ""
     draw = np.random.default_rng(SEED)
-    u = draw.normal(size=(RAYS, len(own)))
+    u = draw.normal(size=(RAYS, len(axes)))
     u /= np.linalg.norm(u, axis=1, keepdims=True)
     y = np.arange(1.0, 90.0, 0.25)
     state = np.array([draw_inside(b, random.Random(SEED)) for b in explicit.blocks])
     at = np.repeat(state[:, None], RAYS * len(y), axis=1)
-    at[own] = (u.T[:, :, None] * np.sinh(y)).reshape(len(own), -1)
-    D = explicit.function([explicit.D[i, j] for i in own for j in own])(at).reshape(len(own), len(own), RAYS, -1)
+    at[axes] = (u.T[:, :, None] * np.sinh(y)).reshape(len(axes), -1)
+    D = explicit.function([explicit.D[i, j] for i in axes for j in axes])(at).reshape(len(axes), len(axes), RAYS, -1)
     H = explicit.function([explicit.H])(at).reshape(RAYS, -1) / explicit.temperature
     with np.errstate(all="ignore"):
-        log_A = np.log(np.einsum("ri,ijry,rj->ry", u, D, u)) - H + (len(own) - 1) * y
-        rays = [_falls(y - own_ray) for own_ray in log_A]
+        log_A = np.log(np.einsum("ri,ijry,rj->ry", u, D, u)) - H + (len(axes) - 1) * y
+        rays = [_falls(y - ray) for ray in log_A]
         mean = _falls(y - np.log(np.mean(np.exp(log_A - log_A.max(axis=0)), axis=0)) - log_A.max(axis=0))
-        apart = np.nan_to_num(log_A.max(axis=0) - log_A.min(axis=0), nan=0.0).max()
+        spread = np.nan_to_num(log_A.max(axis=0) - log_A.min(axis=0), nan=0.0).max()
     varying = {i for (i, _), e in nonzero(explicit.D).items() if e.free_symbols}
     if all(rays) or mean:
         return "failed" if all(rays) else "open"
-    return "checked" if apart < ALIKE and varying <= {*own} and not any(nonzero(explicit.Q)) else ""
+    return "checked" if spread < ALIKE and varying <= {*axes} and not any(nonzero(explicit.Q)) else ""
 
 
 def _falls(L: np.ndarray) -> bool:
@@ -179,16 +179,16 @@ def walls(explicit: Explicit, jumping: Collection[Block] = ()) -> list[End]:
     infinite = may_make_infinite(explicit.H)
     D = explicit.D.diagonal()
     moving = [z for z, b in zip(explicit.coordinates, explicit.blocks, strict=True) if b not in jumping]
-    own = dict(zip(explicit.coordinates, D, strict=True))
-    varying = [z for z in moving if z in own[z].free_symbols | infinite]
+    diffusion = dict(zip(explicit.coordinates, D, strict=True))
+    varying = [z for z in moving if z in diffusion[z].free_symbols | infinite]
     noisy = [line for line in explicit.lines(STATES, varying) if has_noise(line)]
     times = Counter(
         End(str(line.z), line.block, at, is_still) for line in noisy for at, is_still in walls_of(line).items()
     )
     closed = [end for end, number in times.items() if number == STATES]
     if closed:  # a gate may be open elsewhere
-        others = [line for line in explicit.lines(MORE_STATES, varying) if has_noise(line)]
-        closed = [end for end in closed if all(is_wall(x, end.at) for x in others if str(x.z) == end.coordinate)]
+        lines = [line for line in explicit.lines(MORE_STATES, varying) if has_noise(line)]
+        closed = [end for end in closed if all(is_wall(x, end.at) for x in lines if str(x.z) == end.coordinate)]
     of_coordinate = Counter(end.coordinate for end in closed)
     closed = [end for end in closed if not end.block.domain.wraps or of_coordinate[end.coordinate] > 1]
     middle = dict(zip(map(str, explicit.coordinates), np.median(explicit.bulk, axis=1), strict=True))
@@ -247,11 +247,11 @@ def carries_to_infinity(recipe: Dynamics) -> bool:
     grow at most exponentially, and rates are bounded where the state is. At a rate of at most 1, jumps are finite many.
     """
     often = [jump for jump in recipe.involutions if not together(1 - jump.rate.xreplace({T: S.One})).is_nonnegative]
-    moved = {b for jump in often for b in jump.blocks}
-    bounded = {b for b in moved if b.domain.is_discrete} | {*_free_gaussians(recipe)}
+    jumping = {b for jump in often for b in jump.blocks}
+    bounded = {b for b in jumping if b.domain.is_discrete} | {*_free_gaussians(recipe)}
     rows = [at_one_site(e) for e in recipe.transport if e != 0]
     linear = all(e.is_polynomial(*recipe.state) and not e.has(*OPAQUE[1:]) for e in rows)
-    return not (moved <= bounded and linear and all(Poly(e, *recipe.state).total_degree() <= 1 for e in rows))
+    return not (jumping <= bounded and linear and all(Poly(e, *recipe.state).total_degree() <= 1 for e in rows))
 
 
 def speed_without_mean(case: Case) -> str:
@@ -284,7 +284,7 @@ def entry_without_mean(explicit: Explicit) -> str:
     z, H, domains = explicit.coordinates, explicit.H, explicit.domains
     D = {(i, j): e for (i, j), e in nonzero(explicit.D).items() if i < j or i == j and e.free_symbols - {z[i]}}
     Q = {(i, j): e for (i, j), e in nonzero(explicit.Q).items() if i < j}
-    entries = {f"{letter}[{z[i]}, {z[j]}]": e for letter, own in (("D", D), ("Q", Q)) for (i, j), e in own.items()}
+    entries = {f"{letter}[{z[i]}, {z[j]}]": e for letter, A in (("D", D), ("Q", Q)) for (i, j), e in A.items()}
     entries = {name: e for name, e in entries.items() if e.free_symbols}
     if not entries or _has_mean(H, entries.values(), domains, explicit.temperature):
         return ""
@@ -300,9 +300,9 @@ def _has_mean(H: Expr, entries: Iterable[Expr], domains: dict[Symbol, Domain], t
 def may_make_infinite(H: Expr) -> set[Symbol]:
     """The symbols in logarithms, poles or other functions of H that may be infinite at finite arguments."""
     poles = [e.base for e in H.atoms(Pow) if e.exp.is_nonnegative is not True and not e.base.is_positive]
-    others = [e for e in H.atoms(Function) if not isinstance(e, FINITE)]
-    others = [e for e in others if not (isinstance(e, log) and e.args[0].is_positive)]
-    return set().union(*(e.free_symbols for e in (*poles, *others)))
+    functions = [e for e in H.atoms(Function) if not isinstance(e, FINITE)]
+    functions = [e for e in functions if not (isinstance(e, log) and e.args[0].is_positive)]
+    return set().union(*(e.free_symbols for e in (*poles, *functions)))
 
 
 def has_noise(line: Line) -> np.ndarray:
@@ -353,7 +353,7 @@ def _along(z: Symbol, e: Expr, numbers: dict[Symbol, Float]) -> Expr:
         return e
     if z not in e.free_symbols:
         return Rational(repr(float(e.xreplace(numbers))))
-    return e.func(*(_along(z, own, numbers) for own in e.args))
+    return e.func(*(_along(z, part, numbers) for part in e.args))
 
 
 def slope(line: Line, at: float, inside: float, first: float = NEAR) -> np.ndarray:
@@ -402,10 +402,10 @@ def walls_of(line: Line) -> dict[float, bool]:
 
 def is_wall(line: Line, at: float) -> bool:
     """Whether no chain reaches a point from either side, and Q does not carry a chain across."""
-    beside = (1.0, -1.0)
-    if not all(slope(line, at, side) >= FALLS for side in beside):
+    sides = (1.0, -1.0)
+    if not all(slope(line, at, side) >= FALLS for side in sides):
         return False
-    crossing = line.drift([at + side * 1e-9 for side in beside])
+    crossing = line.drift([at + side * 1e-9 for side in sides])
     return not (abs(np.nan_to_num(crossing)) > 1e-6).any()
 
 

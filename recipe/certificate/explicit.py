@@ -67,12 +67,12 @@ class Explicit:
         values: Iterable = product(*(range(categories) for _, categories in discrete))
         if prod(categories for _, categories in discrete) > MANY:
             values = [[draw.randrange(categories) for _, categories in discrete] for _ in range(MANY)]
-        return [self._at(kept, {z: Integer(k) for (z, _), k in zip(discrete, own)}) for own in values]
+        return [self._at(kept, {z: Integer(k) for (z, _), k in zip(discrete, point)}) for point in values]
 
     def _at(self, kept: list[int], values: Mapping[Symbol, Expr]) -> "Explicit":
         """The coordinates of some numbers, at values of all others."""
         D, Q = (matrix.extract(kept, kept).xreplace(values) for matrix in (self.D, self.Q))
-        coordinates, blocks = (tuple(own[i] for i in kept) for own in (self.coordinates, self.blocks))
+        coordinates, blocks = (tuple(items[i] for i in kept) for items in (self.coordinates, self.blocks))
         transport = self.transport.extract(kept, [0]).xreplace(values)
         return Explicit(coordinates, blocks, self.H.xreplace(values), D, Q, transport, self.temperature)
 
@@ -83,7 +83,7 @@ class Explicit:
         slopes: list[list[Expr]] = [[] for _ in self.coordinates]
         for (i, j), e in entries(self.Q).items():
             slopes[i].append(derivative(e, self.coordinates[j]))
-        divergence = ImmutableMatrix([Add(*own) for own in slopes])
+        divergence = ImmutableMatrix([Add(*summands) for summands in slopes])
         return self.temperature * divergence - self.Q * gradient + self.transport
 
     @cached_property
@@ -103,8 +103,8 @@ class Explicit:
             low = np.partition(H, FEW)[FEW]
             best = states[:, H <= low + BULK][:, : STATES // 2]
             a, b, c = best[:, draw.integers(best.shape[1], size=(3, STATES - best.shape[1]))].swapaxes(0, 1)
-            moved = np.where(moves, a + draw.uniform(0, 1.5, a.shape[1]) * (b - c), a)
-            states = np.concatenate([best, np.where(self.contains(moved), moved, a)], axis=1)
+            proposals = np.where(moves, a + draw.uniform(0, 1.5, a.shape[1]) * (b - c), a)
+            states = np.concatenate([best, np.where(self.contains(proposals), proposals, a)], axis=1)
         return best[:, draw.permutation(best.shape[1])]
 
     @cached_property

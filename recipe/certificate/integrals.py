@@ -36,17 +36,17 @@ TEMPERATURES = (0.5, 1.0, 3.0)  # temperatures at which the marginal is tested b
 
 def normalisable(case: Case) -> Answer:
     """Whether exp(-H/T) has a finite integral over all blocks in which H is symbolic, with and without weights."""
-    own = _normalisable(case)
-    if case.weighted is case or own[2] not in ("proved", "checked"):
-        return own
+    unweighted = _normalisable(case)
+    if case.weighted is case or unweighted[2] not in ("proved", "checked"):
+        return unweighted
     question, answer, verdict = _normalisable(case.weighted)
     weighted = question.replace("exp(-H)", "exp(-H) times the weights"), answer, verdict
-    return max(own, weighted, key=lambda answer: VERDICTS.index(answer[2]))
+    return max(unweighted, weighted, key=lambda answer: VERDICTS.index(answer[2]))
 
 
 def _normalisable(case: Case) -> Answer:
     recipe = case.recipe
-    gaussians, others, rest = case.auxiliary
+    gaussians, blocks, rest = case.auxiliary
     jumps = recipe.jumps.values()
     drawn = {b: j.law for j in jumps if j.law is not None for b in j.blocks if b in recipe.latents}
     drawn = {b: law for b, law in drawn.items() if not b.domain.is_discrete}
@@ -55,16 +55,16 @@ def _normalisable(case: Case) -> Answer:
         of_target, rest = eliminate_gaussians(rest, recipe.targets, signed=True)
         gaussians += of_target
         known = {g.block for g in gaussians}
-        others = [b for b in dict.fromkeys([*others, *recipe.targets, *drawn]) if b not in known]
-        others = [b for b in others if not b.domain.is_discrete]
+        blocks = [b for b in dict.fromkeys([*blocks, *recipe.targets, *drawn]) if b not in known]
+        blocks = [b for b in blocks if not b.domain.is_discrete]
         drawn = {}
     weighs_U = recipe.has_copies or recipe.marginal is not None or recipe.weights is not None
     weighs_U &= recipe.potential is not None and not _is_sum_of_energies(recipe, rest)
     if weighs_U:
-        others = [*dict.fromkeys([*others, *recipe.targets])]
-    integrated = {*others, *drawn, *(g.block for g in gaussians)}
-    round_ones = [b for b in others if b.domain.is_sphere]
-    others = [b for b in others if b not in round_ones]
+        blocks = [*dict.fromkeys([*blocks, *recipe.targets])]
+    integrated = {*blocks, *drawn, *(g.block for g in gaussians)}
+    round_ones = [b for b in blocks if b.domain.is_sphere]
+    blocks = [b for b in blocks if b not in round_ones]
     names = ", ".join(b.name for b in recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
     if not names:
@@ -75,10 +75,10 @@ def _normalisable(case: Case) -> Answer:
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
     laws += [f"{b} on a sphere, of finite area" for b in round_ones]
     signed &= not rest.has(*round_ones)
-    tails_of = [f"{b} by its tails" for b in others]
-    of_sites = f", of {case.sites} sites" if others and couples_sites(recipe) else ""
-    proper = ", ".join(laws + tails_of) + of_sites, "proved" if signed and not others else "checked"
-    answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, others) or _pole(case) or proper
+    tails_of = [f"{b} by its tails" for b in blocks]
+    of_sites = f", of {case.sites} sites" if blocks and couples_sites(recipe) else ""
+    proper = ", ".join(laws + tails_of) + of_sites, "proved" if signed and not blocks else "checked"
+    answer, verdict = _flat_gaussian(gaussians) or _improper(case, rest, blocks) or _pole(case) or proper
     if weighs_U:
         answer += ", for a U that grows as a square"
         verdict = "open" if verdict == "failed" and not _falls_with_U(rest) else verdict
@@ -88,8 +88,8 @@ def _normalisable(case: Case) -> Answer:
 def _is_sum_of_energies(recipe: Dynamics, H: Expr) -> bool:
     """Whether the targets are in H as a sum of opaque energies alone, times positive factors."""
     weights = {U: H.coeff(U) for U in H.atoms(Potential)}
-    others = expanded(H - Add(*(w * U for U, w in weights.items())))
-    return all(w.is_positive and not w.has(*recipe.state) for w in weights.values()) and not others.has(*recipe.targets)
+    rest = expanded(H - Add(*(w * U for U, w in weights.items())))
+    return all(w.is_positive and not w.has(*recipe.state) for w in weights.values()) and not rest.has(*recipe.targets)
 
 
 def _falls_with_U(H: Expr) -> bool:
@@ -112,7 +112,7 @@ def _improper(case: Case, rest: Expr, blocks: list[Block]) -> tuple[str, str] | 
     if not blocks:
         return None
     whole = case.over(case.sites, rest)
-    flat = next(filter(None, (_flat_over(own, blocks) for own in whole.by_category())), None)
+    flat = next(filter(None, (_flat_over(part, blocks) for part in whole.by_category())), None)
     if flat or case.sites_of_run == case.sites or not all(b.is_vector for b in blocks):
         return flat
     n = case.sites_of_run  # on the diagonal of n equal sites K is n times that of H/n at one site
@@ -127,10 +127,10 @@ def _flat_over(explicit: Explicit, blocks: list[Block]) -> tuple[str, str] | Non
 
 def _pole(case: Case) -> tuple[str, str] | None:
     """The point towards which exp(-H/T) grows as fast as no integral allows, and the verdict; None if none is met."""
-    found = next(filter(None, map(surfaces.pole, case.explicit.by_category())), None)
-    if found is None:
+    point = next(filter(None, map(surfaces.pole, case.explicit.by_category())), None)
+    if point is None:
         return None
-    at = ", ".join(f"{z} = {x:.2g}" for z, x in list(found.items())[:SHOWN])
+    at = ", ".join(f"{z} = {x:.2g}" for z, x in list(point.items())[:SHOWN])
     return f"exp(-H) has no finite integral: it grows too fast towards {at}", "failed"
 
 
@@ -181,12 +181,12 @@ def marginal(case: Case) -> Answer:
 def _marginal(case: Case, *, is_declared: bool) -> Answer:
     """The answer for a case without weights; `is_declared`: whether the recipe says what the target's law is."""
     recipe, at_temperature = case.recipe, case.temperature
-    gaussians, others, rest = case.auxiliary
+    gaussians, blocks, rest = case.auxiliary
     names = ", ".join(b.name for b in recipe.targets)
     energy = recipe.energy_of_target
     if energy is None:
         whole = "H couples copies of U" if recipe.has_copies else "H is wholly symbolic"
-        return f"the marginal of {names} is exp(-H) integrated", whole if others else f"energy {rest}", "proved"
+        return f"the marginal of {names} is exp(-H) integrated", whole if blocks else f"energy {rest}", "proved"
     surplus = expanded(rest - energy)
     declared = "exp(-U)" if recipe.marginal is None else "as declared"
     if is_declared:
@@ -196,11 +196,11 @@ def _marginal(case: Case, *, is_declared: bool) -> Answer:
         if is_declared:
             return f"the marginal of {names} is {declared}", f"not decided: the sum over {jumping}", "open"
         question = f"the marginal of {names}, {jumping} is exp(-H) integrated"
-        return question, f"energy {rest}", "open" if others else "proved"
+        return question, f"energy {rest}", "open" if blocks else "proved"
     at_every_temperature = _constant(recipe, surplus)
-    answer, verdict = at_every_temperature or _surplus(recipe, others, surplus, at_temperature)
+    answer, verdict = at_every_temperature or _surplus(recipe, blocks, surplus, at_temperature)
     if verdict in ("proved", "checked") and not at_every_temperature:
-        elsewhere = next((T for T in TEMPERATURES if _surplus(recipe, others, surplus, T)[1] == "failed"), None)
+        elsewhere = next((T for T in TEMPERATURES if _surplus(recipe, blocks, surplus, T)[1] == "failed"), None)
         if elsewhere is not None:
             answer += f", at temperature {at_temperature:g} alone: multiply logs of masses in H by recipe.temperature"
     return f"the marginal of {names} is {declared}", answer, verdict
@@ -211,23 +211,23 @@ def is_of_one_temperature(answer: str) -> bool:
     return " alone: " in answer
 
 
-def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperature: float) -> tuple[str, str]:
+def _surplus(recipe: Dynamics, blocks: list[Block], surplus: Expr, at_temperature: float) -> tuple[str, str]:
     """The answer and verdict whether H less the target's energy integrates to a constant over the other blocks."""
     surplus = expanded(surplus.xreplace({temperature: Rational(repr(float(at_temperature)))}))
     constant = _constant(recipe, surplus)
     if constant:
         return constant
     coupled = Add(*(t for t in Add.make_args(surplus) if any(reads(t, b) for b in recipe.targets)))
-    if not any(reads(coupled, b) for b in others):
+    if not any(reads(coupled, b) for b in blocks):
         power = "" if at_temperature == 1 else f"/{at_temperature:g}"
         return f"exp(-U{power}) is multiplied by exp(-({coupled}){power})", "failed"
-    if len(others) > 1 or others[0].domain.is_sphere or not _is_by_site(recipe, others[0], surplus):
+    if len(blocks) > 1 or blocks[0].domain.is_sphere or not _is_by_site(recipe, blocks[0], surplus):
         return f"not decided: the integral of exp(-({coupled}))", "open"
-    spread, error = _log_integral_spread(surplus / at_temperature, others[0], recipe.targets)
+    spread, error = _log_integral_spread(surplus / at_temperature, blocks[0], recipe.targets)
     if spread < 1e-6:
-        return f"by quadrature over {others[0]}", "checked"
+        return f"by quadrature over {blocks[0]}", "checked"
     if spread < 10 * error:
-        return f"not decided: the quadrature over {others[0]} is not accurate", "open"
+        return f"not decided: the quadrature over {blocks[0]} is not accurate", "open"
     names = ", ".join(b.name for b in recipe.targets)
     return f"the integral over the auxiliary blocks varies with {names}: log-spread {spread:.2g}", "failed"
 
@@ -235,10 +235,10 @@ def _surplus(recipe: Dynamics, others: list[Block], surplus: Expr, at_temperatur
 def _summed(surplus: Expr, recipe: Dynamics) -> Expr:
     """The surplus with categories that target terms read summed over, where it is a sum over their sites."""
     for b in (b for b in recipe.latents if b.domain.is_discrete and couples(surplus, recipe.targets, (b,))):
-        own = energy_of_site(surplus, b)
-        if own is None or surplus.has(Piecewise):
+        energy = energy_of_site(surplus, b)
+        if energy is None or surplus.has(Piecewise):
             continue
-        weight = exp(expanded(-own / temperature))  # of which a log of 0 makes 0
+        weight = exp(expanded(-energy / temperature))  # of which a log of 0 makes 0
         summed = -temperature * log(Add(*(weight.xreplace({b: S(k)}) for k in range(b.domain.categories))))
         if summed.has(S.NaN, S.ComplexInfinity, S.Infinity, S.NegativeInfinity):
             continue

@@ -68,19 +68,19 @@ class _Motion:
     def is_opaque(self) -> bool:
         """Whether a formula reads more than grad U, known operators and sums."""
         partials = {d for e in self.rows.values() for d in e.atoms(Partial)}
-        others = {x for e in self.rows.values() for x in e.atoms(*OPAQUE)} - partials
-        known = all(isinstance(x, INSIDE) for x in others if not any(x in d.args for d in partials))
+        opaque = {x for e in self.rows.values() for x in e.atoms(*OPAQUE)} - partials
+        known = all(isinstance(x, INSIDE) for x in opaque if not any(x in d.args for d in partials))
         operators = {M.name for e in self.rows.values() for M in operators_of(e)}
         return not known or any(len(d.variables) > 1 for d in partials) or not operators <= self.spectra.keys()
 
     def velocity(self, z: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The velocity (size, N) at states z (size, N) under controls w (width, N)."""
-        at = {**self._apart(z, self.state), **{self.controls[b]: x for b, x in self._apart(w, self.controls).items()}}
+        at = {**self._blocks(z, self.state), **{self.controls[b]: x for b, x in self._blocks(w, self.controls).items()}}
         slopes = self.gradient({b: at[b] for b in self.state})
         rows = [self.value(e, at, slopes) for e in self.rows.values()]
         return np.concatenate([np.broadcast_to(x, (z.shape[1], n)).T for x, n in zip(rows, self.sites.values())])
 
-    def _apart(self, z: np.ndarray, blocks: Mapping | tuple) -> Arrays:
+    def _blocks(self, z: np.ndarray, blocks: Mapping | tuple) -> Arrays:
         ends = np.cumsum([self.sites[b] for b in blocks])[:-1]
         return {b: x.T for b, x in zip(blocks, np.split(z, ends), strict=True)}
 

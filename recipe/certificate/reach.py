@@ -49,9 +49,9 @@ def way_by_form(recipe: Dynamics) -> str:
     moving = {b for b in recipe.state if not b.domain.is_discrete}
     noisy = {b for i, b in enumerate(recipe.state) if recipe.D[i, i].is_positive}
     redrawn = {b for j in jumps for b in j.redrawn if not b.domain.is_discrete} - noisy
-    own = ["noise of its own"] * bool(noisy) + ["a jump that redraws it"] * bool(redrawn)
+    ways = ["noise of its own"] * bool(noisy) + ["a jump that redraws it"] * bool(redrawn)
     if noisy | redrawn >= moving:
-        return f"every block has {' or '.join(own)}" if moving else ""
+        return f"every block has {' or '.join(ways)}" if moving else ""
     reached = noisy | redrawn
     while new := next((b for source in reached for b in _next_reached(recipe, source, reached, places)), None):
         reached.add(new)
@@ -89,11 +89,11 @@ def _next_reached(
         return
     for _ in range(4):
         slopes = {b: expanded(f.diff(source)) for b, f in slopes.items()}
-        moved = [b for b, f in slopes.items() if f != 0]
-        if len(moved) == 1 and (source.is_vector or not moved[0].is_vector):
-            slope = slopes[moved[0]]
+        rows = [b for b, f in slopes.items() if f != 0]
+        if len(rows) == 1 and (source.is_vector or not rows[0].is_vector):
+            slope = slopes[rows[0]]
             if slope.is_nonzero and not slope.has(*recipe.state):
-                yield moved[0]
+                yield rows[0]
                 return
 
 
@@ -143,8 +143,8 @@ def rank_of(
             break
         start = np.array([_start(b, draw) for b in blocks])
         for u in {b for b in blocks if b.domain.is_sphere}:
-            own = [b == u for b in blocks]
-            start[own] /= np.linalg.norm(start[own])
+            sites = [b == u for b in blocks]
+            start[sites] /= np.linalg.norm(start[sites])
         jumps = [(i, b.domain.categories) for i, b in enumerate(blocks) if b.domain.is_discrete]
         values = {i: draw.integers(categories, size=intervals) for i, categories in jumps}
         J = _sensitivities(start, draw.normal(size=(intervals, width)), values, length, velocity)

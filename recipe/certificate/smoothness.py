@@ -127,8 +127,8 @@ def _jumps_of(function: Callable, x: np.ndarray, *, is_energy: bool) -> Iterator
     if not change.any():
         return
     scale = np.median(abs(values[np.isfinite(values)])) + 1e-300
-    beside = np.convolve(change, [1.0, 0.0, 1.0], "same")
-    for k in np.argsort(-change / (beside + 1e-9 * scale))[:LOOKS]:
+    neighbours = np.convolve(change, [1.0, 0.0, 1.0], "same")
+    for k in np.argsort(-change / (neighbours + 1e-9 * scale))[:LOOKS]:
         if change[k] == 0:
             return
         low, high = _narrowed(function, x[k], x[k + 1])

@@ -193,7 +193,7 @@ class _Fields:
 
         `met`: the points of lines; `is_wall`: of a point and a field, whether chains stay on their side.
         """
-        points = [(c, self.segments.way[:, k]) for c, k in zip(*(own.T for own in met(self.segments)), strict=True)]
+        points = [(c, self.segments.way[:, k]) for c, k in zip(*(array.T for array in met(self.segments)), strict=True)]
         if len(points) < POINTS or not all(is_wall(c, field) for c in points):
             return None
         sides = [
@@ -208,10 +208,10 @@ class _Fields:
         states = np.stack([*(z for pair in sides for z in pair), *self.crowd], axis=1)
         group = np.arange(states.shape[1])
         for i in range(len(group)):
-            apart = i + np.flatnonzero(group[i:] != group[i])
-            start = np.repeat(states[:, i : i + 1], len(apart), axis=1)
-            _, met_by = met(Lines(start, states[:, apart] - start))
-            for j in np.delete(apart, np.unique(met_by)):
+            ends = i + np.flatnonzero(group[i:] != group[i])
+            start = np.repeat(states[:, i : i + 1], len(ends), axis=1)
+            _, met_by = met(Lines(start, states[:, ends] - start))
+            for j in np.delete(ends, np.unique(met_by)):
                 group[group == group[j]] = group[i]
             if any(group[2 * k] == group[2 * k + 1] for k in range(len(sides))):
                 return True
@@ -261,11 +261,11 @@ class _Fields:
         H = self.energy(z)
         for _ in range(4 * HALVINGS):
             u = self.draw.normal(size=(self.size, TRIES, len(H)))
-            moved = z[:, None] + steps * u / np.linalg.norm(u, axis=0)
-            there = self.energy(moved.reshape(self.size, -1)).reshape(TRIES, -1)
+            proposals = z[:, None] + steps * u / np.linalg.norm(u, axis=0)
+            there = self.energy(proposals.reshape(self.size, -1)).reshape(TRIES, -1)
             best = there.argmin(0), np.arange(len(H))
             is_lower = there[best] < H
-            z, H = np.where(is_lower, moved[:, *best], z), np.where(is_lower, there[best], H)
+            z, H = np.where(is_lower, proposals[:, *best], z), np.where(is_lower, there[best], H)
             steps = np.where(is_lower, steps, steps / 2)
         return z[:, np.argsort(H)[:DEEPEST]]
 
@@ -274,12 +274,12 @@ class _Fields:
         far, near = 1e-2 * self.unit, 1e-4 * self.unit
         u = self.draw.normal(size=(self.size, ROUND))
         u /= np.linalg.norm(u, axis=0)
-        beside = c[:, None] + near * u
+        shell = c[:, None] + near * u
         if not self.explicit.contains(c[:, None] + far * u).all():
             return False  # an end of a domain
         shifts = 1e-3 * near * np.eye(self.size)
         with np.errstate(invalid="ignore"):
-            pairs = [(self.energy(beside + e[:, None]), self.energy(beside - e[:, None])) for e in shifts]
+            pairs = [(self.energy(shell + e[:, None]), self.energy(shell - e[:, None])) for e in shifts]
             slopes = np.nan_to_num([there - here for there, here in pairs])
         slopes /= np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
         across, sizes, _ = np.linalg.svd(slopes, full_matrices=False)
@@ -312,9 +312,9 @@ class _Fields:
         Where the field is the root of the least eigenvalue of D, the kernel of D has it.
         """
         c, across = point
-        beside = (c + NEAR * self.unit * across / np.linalg.norm(across))[:, None]
+        place = (c + NEAR * self.unit * across / np.linalg.norm(across))[:, None]
         shifts = NEAR * self.unit * 1e-2 * np.eye(self.size)
-        slope = field(beside + shifts) - field(beside - shifts)
+        slope = field(place + shifts) - field(place - shifts)
         slope[abs(slope) < 1e-2 * abs(slope).max()] = 0.0  # of what else the field reads
         n = slope / max(float(np.linalg.norm(slope)), 1e-300)
         return self.along_kernel(c[:, None], n) if field == self.root else n

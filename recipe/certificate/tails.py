@@ -104,7 +104,7 @@ def growth(H: Expr, domains: dict[Symbol, Domain], temperature: float = 1.0) -> 
     False
     """
     domains = {z: ON_SPHERE if domain.is_sphere else domain for z, domain in domains.items()}
-    different = _unlike(apart(H, domains), domains)
+    different = _unlike(uncoupled(H, domains), domains)
     groups = [_growth(energy, {z: domains[z] for z in zs}, temperature) for energy, zs in different]
     undecided = [g for g in groups if g.is_undecided]
     least = min((g for g in groups if not g.is_undecided), key=lambda g: g.slope, default=None)
@@ -126,12 +126,12 @@ def _unlike(groups: list[tuple[Expr, list[Symbol]]], domains: dict[Symbol, Domai
 
 def _growth(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Growth:
     """The least growth of H over one group of coupled coordinates: by its form, or followed along its valleys."""
-    form, others = _quadratic_form(H, domains)
+    form, rest = _quadratic_form(H, domains)
     endless = [k for k, d in enumerate(domains.values()) if not d.is_compact]
     values, vectors = np.linalg.eigh(form[np.ix_(endless, endless)])
-    if (values > 1e-12 * abs(values).max(initial=0.0)).all() and all(map(_falls_slowly, others)):
+    if (values > 1e-12 * abs(values).max(initial=0.0)).all() and all(map(_falls_slowly, rest)):
         return Growth(np.inf, {})
-    if others or not all(d.is_real for d in domains.values()):
+    if rest or not all(d.is_real for d in domains.values()):
         return _by_orders(H, domains, temperature) or _Valley(H, domains, temperature).growth()
     return Growth(0.0, {z: RADII[-1] * float(x) for z, x in zip(domains, vectors[:, 0], strict=True)})
 
@@ -152,21 +152,21 @@ def _by_orders(H: Expr, domains: dict[Symbol, Domain], temperature: float) -> Gr
 def _quadratic_form(H: Expr, domains: dict[Symbol, Domain]) -> tuple[np.ndarray, list[Expr]]:
     """The matrix of the quadratic terms of H, `(size, size)`, and the terms that are no polynomial of degree 2."""
     form = np.zeros((len(domains), len(domains)))
-    own: list[Expr] = []
-    others: list[Expr] = []
+    polynomials: list[Expr] = []
+    rest: list[Expr] = []
     for t in Add.make_args(H):
-        (own if t.is_polynomial(*domains) and is_short(t) else others).append(t)
-    polynomial = Add(*own)
+        (polynomials if t.is_polynomial(*domains) and is_short(t) else rest).append(t)
+    polynomial = Add(*polynomials)
     polynomial = sring(polynomial.evalf() if polynomial.has(Function) else polynomial, *domains)[1]  # sparse
     for powers, c in polynomial.terms():
         coefficient = polynomial.ring.domain.to_sympy(c)
         if sum(powers) > 2 or coefficient.free_symbols:
-            others.append(coefficient * Mul(*(z**power for z, power in zip(domains, powers, strict=True))))
+            rest.append(coefficient * Mul(*(z**power for z, power in zip(domains, powers, strict=True))))
         elif sum(powers) == 2:
             i, j = (k for k, power in enumerate(powers) for _ in range(power))
             form[i, j] += float(coefficient) / 2
             form[j, i] += float(coefficient) / 2
-    return form, others
+    return form, rest
 
 
 def _falls_slowly(term: Expr) -> bool:
@@ -200,7 +200,7 @@ def _rises_slowly(e: Expr) -> bool:
     return e.is_Symbol or bool(is_bounded)
 
 
-def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
+def uncoupled(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbol]]]:
     """The terms of H by groups of coordinates that no term couples."""
     groups: list[tuple[set, list]] = [({z}, []) for z in coordinates]
     for term in Add.make_args(terms(logs_apart(H))):
@@ -208,7 +208,7 @@ def apart(H: Expr, coordinates: Iterable[Symbol]) -> list[tuple[Expr, list[Symbo
         if touched:
             groups = [g for g in groups if g not in touched]
             groups.append((set().union(*(g[0] for g in touched)), [term, *(t for g in touched for t in g[1])]))
-    return [(Add(*own), [z for z in coordinates if z in zs]) for zs, own in groups]
+    return [(Add(*summands), [z for z in coordinates if z in zs]) for zs, summands in groups]
 
 
 @dataclass
@@ -222,7 +222,7 @@ class _Valley:
     @cached_property
     def rows(self) -> dict[Domain, list[int]]:
         """The numbers of the coordinates by domain."""
-        return {d: [k for k, own in enumerate(self.domains.values()) if own == d] for d in self.domains.values()}
+        return {d: [k for k, domain in enumerate(self.domains.values()) if domain == d] for d in self.domains.values()}
 
     @cached_property
     def terms(self) -> Callable:
