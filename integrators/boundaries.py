@@ -36,8 +36,8 @@ def led_back(x: Block, value: Expr) -> Expr:
 
 def reflected(piece: Subsystem) -> list[Block]:
     """The reflected blocks of a piece: blocks of boxes, and by request blocks of domains with one end."""
-    asked = piece.method == "reflected"
-    return [b for b in piece.moving if b.domain.reflects or (asked and b.domain.ends)]
+    by_method = piece.method == "reflected"
+    return [b for b in piece.moving if b.domain.reflects or (by_method and b.domain.ends)]
 
 
 def kept_inside(updates: Updates, piece: Subsystem) -> Updates:

@@ -67,8 +67,8 @@ def compile(
     word = word_of(recipe, scheme, letters)
     if energy is not None:
         recipe = with_energy(recipe, energy)
-    own = energy if recipe.potential else None
-    flows, program = _lowered(representative(recipe), word, tuple(letters.items()), frozen, reuse_gradient, own, scope)
+    U = energy if recipe.potential else None
+    flows, program = _lowered(representative(recipe), word, tuple(letters.items()), frozen, reuse_gradient, U, scope)
     backend = "torch" if backend == "auto" else backend
     return Step(recipe, word, dict(flows), program, dtype, backend, frozen, dict(pieces or {}))
 
@@ -101,14 +101,14 @@ def default_words(recipe: Recipe, letters: Mapping[str, Piece]) -> Iterator[str]
     if not recipe.momenta or recipe.jumps or recipe.fields:
         yield EULER
         return
-    frictions, thermostats = _apart("O", letters), _apart("C", letters)
+    frictions, thermostats = _letters_of_blocks("O", letters), _letters_of_blocks("C", letters)
     first = "B A' O A' B" if recipe.thermostats else "B A O A B"
-    apart = ["B", "A", *thermostats, *frictions, *frictions[-2::-1], *thermostats[::-1], "A", "B"]
-    yield from (word for word in (first, " ".join(apart)) if _is_solvable(recipe, word, letters))
+    by_block = ["B", "A", *thermostats, *frictions, *frictions[-2::-1], *thermostats[::-1], "A", "B"]
+    yield from (word for word in (first, " ".join(by_block)) if _is_solvable(recipe, word, letters))
     yield EULER
 
 
-def _apart(letter: str, letters: Mapping[str, Piece]) -> list[str]:
+def _letters_of_blocks(letter: str, letters: Mapping[str, Piece]) -> list[str]:
     """The letters of single blocks, such as C1 and C2, or else the letter itself if the recipe has it."""
     return [x for x in letters if re.fullmatch(rf"{letter}\d+", x)] or [x for x in letters if x == letter]
 

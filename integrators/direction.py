@@ -39,12 +39,12 @@ def directed(recipe: Recipe, frozen: Collection[str] = ()) -> Recipe:
     if running:
         what = f"its steps adapt {', '.join(running)} to the path, which has no time reversal"
         raise RecipeError(f"{recipe.name}, work", what, do=f"Freeze them: freeze=({', '.join(map(repr, running))},).")
-    own = (DIRECTION, WORK, ACCEPTED)
-    taken = {s.name for s in recipe.symbols} & {*(s.name for s in own), DERIVATIVES[0]}
-    if taken:
-        what = f"'{min(taken)}' is a name in the state of an accepted step"
+    symbols = (DIRECTION, WORK, ACCEPTED)
+    clashes = {s.name for s in recipe.symbols} & {*(s.name for s in symbols), DERIVATIVES[0]}
+    if clashes:
+        what = f"'{min(clashes)}' is a name in the state of an accepted step"
         raise RecipeError(f"{recipe.name}, work", what, do="Rename it in the recipe.")
-    still = {a: a for a in (*recipe.adapted, *own)}
+    still = {a: a for a in (*recipe.adapted, *symbols)}
     curl, transport = DIRECTION * recipe.Q, DIRECTION * recipe.transport
     exact = replace(recipe, Q=curl, transport=transport, supplied=0 * recipe.supplied, adapt=still, claim=recipe.claim)
     known = {*exact.parameters}  # without those of the supplied noise and of adaptations

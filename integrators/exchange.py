@@ -71,8 +71,8 @@ class Exchange:
         go with the target.
         """
         T, other = temperatures
-        up = self._moved(second, first, (T / other) ** 0.5, parameters)
-        down = self._moved(first, second, (other / T) ** 0.5, parameters)
+        up = self._arrival(second, first, (T / other) ** 0.5, parameters)
+        down = self._arrival(first, second, (other / T) ** 0.5, parameters)
         before = self.level(first, U_first, T, parameters) + self.level(second, U_second, other, parameters)
         after = self.level(up, U_second, T, parameters) + self.level(down, U_first, other, parameters)
         swapped = uniform < (before - after).exp()
@@ -83,15 +83,15 @@ class Exchange:
         settings = {"temperature": temperature, **parameters}
         return measured(self.recipe, self.recipe.H, state, U, settings).double() / temperature
 
-    def _moved(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
+    def _arrival(self, source: State, place: State, ratio: float, parameters: Mapping) -> State:
         """The state `source` at the temperature of `place`: rescaled, except for the blocks of `place` that stay."""
         arrived = {name: place[name] if name in self.staying else x for name, x in source.items()}
         if not self.rescaled:
             return arrived
         at = {b.name: arrived[b.name] for b in self.recipe.entries}
         like = next(iter(at.values()))
-        moved = after(self._rescaling, at | {RATIO.name: like.new_full((len(like),), ratio)}, parameters)
-        return arrived | {name: moved[name] for name in self.rescaled}
+        new = after(self._rescaling, at | {RATIO.name: like.new_full((len(like),), ratio)}, parameters)
+        return arrived | {name: new[name] for name in self.rescaled}
 
     @cached_property
     def staying(self) -> tuple[str, ...]:
@@ -104,11 +104,11 @@ class Exchange:
         blocks = [b for b in self.recipe.momenta + self.recipe.thermostats if b.name not in self.staying]
         laws = eliminate_gaussians(self.recipe.H, tuple(blocks))[0]
         # the mean must be the same before and after, so that the map is its own inverse
-        others = {law.block for law in laws} | {b for b in self.recipe.entries if b.name in self.staying}
+        differing = {law.block for law in laws} | {b for b in self.recipe.entries if b.name in self.staying}
         return {
             law.block.name: assignment(law.block, law.mean + RATIO * (law.block - law.mean), "rescaled")
             for law in laws
-            if not law.mean.free_symbols & others
+            if not law.mean.free_symbols & differing
         }
 
     @cached_property

@@ -45,9 +45,9 @@ class Flow:
     @property
     def in_turn(self) -> tuple["Flow", ...]:
         """The flow as flows that each move at once, one after the other."""
-        number = len(self.turns)
-        rules = [f"{self.rule}, {k} of {number}" for k in range(1, number + 1)]
-        return tuple(replace(self, updates=own, rule=rule, turns=()) for own, rule in zip(self.turns, rules)) or (self,)
+        rules = [f"{self.rule}, {k} of {len(self.turns)}" for k, _ in enumerate(self.turns, 1)]
+        flows = (replace(self, updates=turn, rule=rule, turns=()) for turn, rule in zip(self.turns, rules))
+        return tuple(flows) or (self,)
 
     def over(self, fraction: Expr) -> dict[Block, Expr]:
         """The updates over a fraction of the step."""
@@ -125,11 +125,11 @@ def _by_rules(piece: Subsystem, name: str) -> Flow:
     draws: tuple[Variate, ...] = ()
     rules = []
     for group in _groups(piece):
-        own = piece.restricted(group)
-        rule, solution = next(_solutions(own), ("", None))
+        part = piece.restricted(group)
+        rule, solution = next(_solutions(part), ("", None))
         if solution is None:
-            what = f"no closed form is known for piece {piece.letter!r}: {own}"
-            do = f"{_finer(own)}, ask for numerical(piece, 'heun'), or use the word 'Euler'."
+            what = f"no closed form is known for piece {piece.letter!r}: {part}"
+            do = f"{_finer(part)}, ask for numerical(piece, 'heun'), or use the word 'Euler'."
             raise RecipeError(f"{name}, solve", what, do=do)
         updates |= solution[0]
         draws += solution[1]

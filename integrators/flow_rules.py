@@ -83,12 +83,12 @@ def brownian(piece: Subsystem, f: dict[Block, Expr]) -> Solution:
     for (i, j), e in L.items():
         spreads[i].append(times(e, draws[j]))
     drawn = [d for j, d in enumerate(draws) if any(j == k for _, k in L)]
-    for b, own in zip(blocks, spreads):
+    for b, terms in zip(blocks, spreads):
         for k, v in enumerate(along[b], 1):
             number = Normal(b, f"{b} along {k}", is_vector=False)
-            own.append(sqrt(2 * temperature * t * expand(piece.diffusion[b, b]).coeff(v)) * v.vector * number)
+            terms.append(sqrt(2 * temperature * t * expand(piece.diffusion[b, b]).coeff(v)) * v.vector * number)
             drawn.append(number)
-    return {b: b + t * f.get(b, 0) + Add(*own) for b, own in zip(blocks, spreads)}, tuple(drawn)
+    return {b: b + t * f.get(b, 0) + Add(*terms) for b, terms in zip(blocks, spreads)}, tuple(drawn)
 
 
 # ---- the rules
@@ -225,11 +225,11 @@ def great_circle(piece: Subsystem) -> Solution | None:
 
     u' ~ 2 e^{-rt} u + k (1 + e^{-rt} + k total(u f)) f,   k = t phi1(-rt)
     """
-    own = kicked(piece)
-    if own is None:
+    kick = kicked(piece)
+    if kick is None:
         return None
     (u,) = piece.moving
-    f, still, k, b = own
+    f, still, k, b = kick
     return {u: 2 * still * u + k * (1 + still + k * b) * f}, ()
 
 

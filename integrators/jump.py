@@ -42,9 +42,9 @@ def solve_jump(recipe: Recipe, letter: str, jump: Jump | Swap | Involution, froz
     updates: dict[Block, Expr] = {}
     draws: tuple[Variate, ...] = ()
     for b, law in laws.items():
-        new, own = _redrawn(b, law, jump.persistence)
+        new, variates = _redrawn(b, law, jump.persistence)
         updates[b] = led_back(b, new) if b.domain.is_sphere else new.xreplace(updates)
-        draws += own
+        draws += variates
     equation = ", ".join(f"{b} ~ {law}" for b, law in laws.items())
     equation += f" in part, persistence {jump.persistence}" if jump.persistence != 0 else ""
     if jump.rate is None:

@@ -115,8 +115,8 @@ def linear_chain(
     probes = torch.cat([torch.zeros_like(basis[:1]), basis])
 
     inputs = iter(probes.split(widths, 1))
-    state = _taken(inputs, blocks)
-    noise = _taken(inputs, draws)
+    state = _by_name(inputs, blocks)
+    noise = _by_name(inputs, draws)
     errors = (gradient_noise**0.5 * x for x in inputs)
 
     def gradient(theta: "Tensor") -> "Tensor":
@@ -129,6 +129,6 @@ def linear_chain(
     return LinearChain(names, columns[:, : len(names)], image[0], columns[:, len(names) :])
 
 
-def _taken(inputs: Iterator["Tensor"], kinds: Mapping[str, bool]) -> "dict[str, Tensor]":
+def _by_name(inputs: Iterator["Tensor"], kinds: Mapping[str, bool]) -> "dict[str, Tensor]":
     """The next inputs by name; scalars without the axis of sites."""
     return {name: next(inputs) if is_vector else next(inputs)[:, 0] for name, is_vector in kinds.items()}

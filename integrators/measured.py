@@ -52,9 +52,9 @@ def assignment(b: Block, value: Expr, rule: str) -> Flow:
     return Flow(b.name, {b: value}, (), rule, True, f"{b} <- {value}")
 
 
-def of_flows(recipe: Recipe, flows: dict[str, Flow], own: tuple[Adapted, ...]) -> Step:
-    """A step of the given flows; its state has the entries of the recipe and the quantities `own`."""
-    recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in own}}, claim=recipe.claim)
+def of_flows(recipe: Recipe, flows: dict[str, Flow], quantities: tuple[Adapted, ...]) -> Step:
+    """A step of the flows; its state has the entries of the recipe and the adapted `quantities`."""
+    recipe = replace(recipe, adapt={**recipe.adapt, **{a: a for a in quantities}}, claim=recipe.claim)
     word = once_each("measured", flows)
     return Step(recipe, word, flows, lower(recipe, word, flows))
 

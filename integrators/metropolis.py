@@ -342,7 +342,7 @@ def _accepting(program: Program, path: Path, moving: Collection[Block]) -> Progr
 
 
 def _acceptance(before: Mapping[Block | Local, Local], names: Collection[str]) -> Stage:
-    """The stage that accepts or rejects a proposal; `before`: copies of the old values; `names`: names of draws."""
+    """The stage that accepts or rejects a proposal; `before`: copies of the old values; `names`: those of draws."""
     draw = Uniform(DIRECTION, unused("accept", names))
     accepted = Local("is_accepted")
     inside, compared = _inside([b for b in before if isinstance(b, Block)])

@@ -72,17 +72,17 @@ def derivative_of(module: "Module", orders: tuple[int, ...], *values: "Tensor") 
     """
     import torch
 
-    own = next(module.parameters(), values[0])
+    weight = next(module.parameters(), values[0])
     columns = torch.broadcast_tensors(*values)
-    inputs = [c.detach().reshape(-1).to(own.device, own.dtype) for c in columns]
+    inputs = [c.detach().reshape(-1).to(weight.device, weight.dtype) for c in columns]
     by = [x.requires_grad_() for x, order in zip(inputs, orders) for _ in range(order)]
     with torch.set_grad_enabled(bool(by)):
         y = module(torch.stack(inputs, -1)).reshape(-1)
-        for left, x in zip(reversed(range(len(by))), by):
+        for remaining, x in zip(reversed(range(len(by))), by):
             if not y.requires_grad:
                 y = torch.zeros_like(x)
                 break
-            (y,) = torch.autograd.grad(y.sum(), x, create_graph=left > 0, materialize_grads=True)
+            (y,) = torch.autograd.grad(y.sum(), x, create_graph=remaining > 0, materialize_grads=True)
     return y.detach().reshape(columns[0].shape).to(columns[0].device, columns[0].dtype)
 
 
@@ -110,8 +110,8 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
     """Refuse a module that is not a deterministic, differentiable function of one site's inputs with the sign."""
     import torch
 
-    own = next(module.parameters(), torch.zeros(()))
-    x = _points(inputs).to(own.device, own.dtype).requires_grad_()
+    weight = next(module.parameters(), torch.zeros(()))
+    x = _points(inputs).to(weight.device, weight.dtype).requires_grad_()
     advice = f"Pass a module of (sites, {inputs}) that returns (sites, 1)."
     try:
         with torch.enable_grad():
@@ -129,11 +129,11 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
     with torch.no_grad():
         if sign == "positive":
             crowd = torch.randn(CROWD, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-            least = min(float(y.min()), float(module(crowd.to(own.device, own.dtype)).min()))
+            least = min(float(y.min()), float(module(crowd.to(weight.device, weight.dtype)).min()))
             if not least > 0:
                 raise RecipeError(where, f"it is {least:.3g} somewhere, not positive", do="End it with Softplus().")
-        again, alone = module(x), torch.cat([module(row[None]) for row in x])
-    if not torch.allclose(again, y, rtol=1e-4, atol=1e-5):
+        repeated, alone = module(x), torch.cat([module(row[None]) for row in x])
+    if not torch.allclose(repeated, y, rtol=1e-4, atol=1e-5):
         raise RecipeError(where, "it has other values when it is called again", do="Call module.eval().")
     if not torch.allclose(alone.reshape(y.shape), y, rtol=1e-4, atol=1e-5):
         raise RecipeError(where, "its rows are not apart: a site's value depends on others", do="Call module.eval().")

@@ -103,8 +103,8 @@ def stochastic_runge_kutta(piece: Subsystem) -> Solution:
 def _noise(piece: Subsystem, stem: str = "") -> tuple[dict[Block, Expr], tuple[Variate, ...]]:
     """sqrt(2 t (T D - supplied)) N for each moving block; a stem names variates independent of the blocks' own."""
     updates, draws = brownian(piece, {})
-    own = {d: Normal(d.block, f"{stem} {d.name}", d.is_vector) for d in draws} if stem else {}
-    return {b: (e - b).xreplace(own) for b, e in updates.items()}, tuple(own.get(d, d) for d in draws)
+    copies = {d: Normal(d.block, f"{stem} {d.name}", d.is_vector) for d in draws} if stem else {}
+    return {b: (e - b).xreplace(copies) for b, e in updates.items()}, tuple(copies.get(d, d) for d in draws)
 
 
 def _refuse_multiplicative(piece: Subsystem, name: str) -> None:

@@ -29,8 +29,8 @@ def read(recipe: Recipe, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises RecipeError for values that are not square matrices.
     """
-    own = {M.name: _read(recipe, M, parameters[M.name]) for M in recipe.operators if M.name in parameters}
-    return {**parameters, **own}
+    operators = {M.name: _read(recipe, M, parameters[M.name]) for M in recipe.operators if M.name in parameters}
+    return {**parameters, **operators}
 
 
 def _read(recipe: Recipe, M: declared.Operator, value: Any) -> Any:
@@ -99,11 +99,11 @@ def check_place(recipe: Recipe, values: Mapping[str, Any], like: torch.Tensor) -
 def check_kind(where: str, kind: str, value: Operator) -> None:
     """Refuse a value that is not of the given kind, one of KINDS."""
     _, in_words = KINDS[kind]
-    same, other, sign = ("-", "+", -1) if kind == "skew" else ("+", "-", 1)
+    projection, defect, sign = ("-", "+", -1) if kind == "skew" else ("+", "-", 1)
     asymmetry = value.asymmetry(sign)
     if asymmetry > ROUNDING:
-        what = f"it is not {in_words}: M {other} M^T is {asymmetry:.3g} of its largest entry"
-        raise RecipeError(where, what, do=f"Pass (M {same} M.T)/2.")
+        what = f"it is not {in_words}: M {defect} M^T is {asymmetry:.3g} of its largest entry"
+        raise RecipeError(where, what, do=f"Pass (M {projection} M.T)/2.")
     if kind in ("definite", "semidefinite"):
         least = float(_rounded(value.eigenvalues()).amin())
         if least < 0 or least == 0 and kind == "definite":
@@ -113,8 +113,8 @@ def check_kind(where: str, kind: str, value: Operator) -> None:
 
 def eigenvalues_of(recipe: Recipe, numbers: Mapping[Any, Any]) -> dict[declared.Operator, list[float]]:
     """The eigenvalues of the constant symmetric operators of a recipe."""
-    own = [M for M in recipe.operators if M.matrix_kind != "skew" and M.at is None]
-    return {M: _rounded(_read(recipe, M, numbers[M]).eigenvalues()).tolist() for M in own}
+    operators = [M for M in recipe.operators if M.matrix_kind != "skew" and M.at is None]
+    return {M: _rounded(_read(recipe, M, numbers[M]).eigenvalues()).tolist() for M in operators}
 
 
 def _rounded(eigenvalues: torch.Tensor) -> torch.Tensor:
@@ -188,14 +188,14 @@ def _check_divergence(where: str, value: Field, point: torch.Tensor, divergence:
     """Refuse a divergence at a point that disagrees with differences of the matrix."""
     near, scale = _differences(value, point, STEP)
     far, _ = _differences(value, point, 2 * STEP)
-    apart = float((near - far).abs().amax())
-    if apart > ROUGH * scale:
-        what = f"differences of its matrix do not settle: they are {apart:.2g} apart"
+    difference = float((near - far).abs().amax())
+    if difference > ROUGH * scale:
+        what = f"differences of its matrix do not settle: they are {difference:.2g} apart"
         raise RecipeError(where, what, do="Compute it in the dtype of theta, as a smooth function.")
     divergence = divergence.reshape(-1)
     off = (divergence - near).abs()
     site = int(off.argmax())
-    if float(off[site]) > ALIKE * scale + 10 * apart:
+    if float(off[site]) > ALIKE * scale + 10 * difference:
         what = f"its divergence is {float(divergence[site]):.6g} at site {site}, but sum_j dM_ij/dtheta_j"
         raise RecipeError(where, f"{what} is {float(near[site]):.6g}", do="Mend the divergence, or the matrix.")
 
@@ -243,12 +243,12 @@ def _differences(value: Field, point: torch.Tensor, step: float) -> tuple[torch.
     total = torch.zeros_like(flat)
     terms = torch.zeros_like(flat)
     size = 0.0
-    for some in torch.arange(sites, device=point.device).split(max(1, NUMBERS // sites**2)):
-        rows = torch.arange(len(some), device=flat.device)
-        shift = flat.new_zeros(len(some), sites)
-        shift[rows, some] = steps[some]
+    for chunk in torch.arange(sites, device=point.device).split(max(1, NUMBERS // sites**2)):
+        rows = torch.arange(len(chunk), device=flat.device)
+        shift = flat.new_zeros(len(chunk), sites)
+        shift[rows, chunk] = steps[chunk]
         above, below = (value.at((flat + sign * shift).reshape(-1, *point.shape)).matrix for sign in (1, -1))
-        columns = (above - below)[rows, :, some] / (2 * steps[some, None])
+        columns = (above - below)[rows, :, chunk] / (2 * steps[chunk, None])
         total += columns.sum(0)
         terms += columns.abs().sum(0)
         size = max(size, float(above.abs().amax()))

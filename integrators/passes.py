@@ -145,8 +145,8 @@ class Plan:
 
     @cached_property
     def _written_from(self):
-        stored = [[s for p in own.passes for s in (*p.sites.stores, *p.chain.stores)] for own in self.segments]
-        return [frozenset(s for own in stored[k:] for s in own if isinstance(s, Block)) for k in range(len(stored))]
+        stored = [[s for p in segment.passes for s in (*p.sites.stores, *p.chain.stores)] for segment in self.segments]
+        return [frozenset(s for row in stored[k:] for s in row if isinstance(s, Block)) for k in range(len(stored))]
 
     @cached_property
     def most_sums(self) -> int:

@@ -42,8 +42,8 @@ class At(Expr):
         if self in rule:
             return rule[self], True
         value, blocks, point = self.args
-        moved, changed = point._xreplace(rule)
-        return (At(value, blocks, moved), True) if changed else (self, False)
+        image, changed = point._xreplace(rule)
+        return (At(value, blocks, image), True) if changed else (self, False)
 
     def _sympystr(self, printer: Any) -> str:
         where = ", ".join(f"{b}={printer._print(x)}" for b, x in self.point.items())
@@ -88,10 +88,10 @@ def visited(updates: Mapping[Block, Expr], fresh: Callable[[str], str]) -> tuple
         if visit is None:
             visit = Visit(point)
             visits.append(visit)
-        own = visit.values.get(e.value)
-        if own is None:
-            own = visit.values[e.value] = Local(fresh("there"), is_site(e.value))
-        return own
+        local = visit.values.get(e.value)
+        if local is None:
+            local = visit.values[e.value] = Local(fresh("there"), is_site(e.value))
+        return local
 
     extract = Extraction(name, At)
     return visits, {b: extract(e) for b, e in updates.items()}

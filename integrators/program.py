@@ -233,10 +233,10 @@ class Program:
     @cached_property
     def derivatives(self) -> dict[int, tuple[tuple[Block, Local], ...]]:
         """The blocks and names of U's derivatives in the step, by order: 0 is U, 1 grad U, 2 its Hessian diagonal."""
-        asked: dict[int, dict[Local, Block]] = {}
+        by_order: dict[int, dict[Local, Block]] = {}
         for s in self.gradients:
-            asked.setdefault(s.order, {}).update({g: b for b, g in s.names})
-        return {order: tuple((b, g) for g, b in names.items()) for order, names in sorted(asked.items())}
+            by_order.setdefault(s.order, {}).update({g: b for b, g in s.names})
+        return {order: tuple((b, g) for g, b in names.items()) for order, names in sorted(by_order.items())}
 
     @cached_property
     def reset_orders(self) -> frozenset[int]:

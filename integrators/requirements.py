@@ -168,6 +168,6 @@ def _at_some_sites(tensors: Mapping[Parameter, Any]) -> dict[Parameter, list[flo
     import torch  # only where a parameter is a tensor
 
     flat = [x.detach().double().reshape(-1) for x in torch.broadcast_tensors(*tensors.values())]
-    some = torch.arange(len(flat[0]), device=flat[0].device)[:: max(1, len(flat[0]) // SITES)]
-    at = torch.cat([some, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
+    sites = torch.arange(len(flat[0]), device=flat[0].device)[:: max(1, len(flat[0]) // SITES)]
+    at = torch.cat([sites, *(torch.stack([x.argmin(), x.argmax()]) for x in flat)])
     return {s: x[at].tolist() for s, x in zip(tensors, flat)}

@@ -194,12 +194,12 @@ class Step:
         if numbers is not None:
             noise = form.noise(numbers)
         try:
-            return self._moved(state, h, noise, sizes, functions, parameters)
+            return self._next_state(state, h, noise, sizes, functions, parameters)
         except ValueError:  # such as the square root of a negative variance
             self.check_budget(h, of_recipe.pop("temperature", 1.0), **of_recipe)
             raise
 
-    def _moved(self, state, h, noise, sizes, functions, parameters):
+    def _next_state(self, state, h, noise, sizes, functions, parameters):
         if self.backend != "torch" and all(state[b.name].numel() for b in self.recipe.state):
             return self.by_kernel(state, h, noise=noise, **functions, **parameters)
         drawn = noise if isinstance(noise, Mapping) else self.drawn(noise, state)
@@ -236,8 +236,8 @@ class Step:
         """The keyword arguments of `function` that are not None, and that the step reads."""
         unread = [] if self.observations else ["observe"]
         unread += [] if self.program.scope == "tensor" else ["sizes"]
-        given = {"gradient": gradient, **others}
-        return {"noise": noise, **{name: x for name, x in given.items() if x is not None and name not in unread}}
+        values = {"gradient": gradient, **others}
+        return {"noise": noise, **{name: x for name, x in values.items() if x is not None and name not in unread}}
 
     def spelled(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by their names in the emitted text; num_data and step_number only if the step reads them."""

@@ -74,14 +74,14 @@ _copies: dict[tuple[Expr, int], Dummy] = {}
 def at_site(expression: Expr, k: int) -> Expr:
     """The site-level expression with blocks and per-site parameters renamed for site k."""
     outside, back = masked(expression, Total, Crossing)
-    own = {
+    copies = {
         s: _copies.setdefault((s, k), Dummy(f"{s.name}_{k}", **signs_of(s)))
         for s in outside.free_symbols
         if isinstance(s, (Block, Parameter)) and is_site(s)
     }
     crossing = {d: e for d, e in back.items() if isinstance(e, Crossing)}
     back |= {d: _copies.setdefault((e, k), Dummy(f"{e}_{k}", real=True)) for d, e in crossing.items()}
-    return outside.xreplace(own).xreplace(back)
+    return outside.xreplace(copies).xreplace(back)
 
 
 def at_one_site(expression: Expr) -> Expr:
@@ -119,7 +119,7 @@ def readers(expression: Expr, symbols: Iterable[Symbol]) -> dict[Symbol, Expr]:
     for term in Add.make_args(expression):
         for s in term.free_symbols & terms.keys():
             terms[s].append(term)
-    return {s: Add(*own) for s, own in terms.items()}
+    return {s: Add(*summands) for s, summands in terms.items()}
 
 
 def entries(matrix: ImmutableMatrix) -> dict[tuple[int, int], Expr]:

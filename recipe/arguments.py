@@ -141,22 +141,22 @@ def _refusal(where: str, name: str, value: Any, kind: str, what: str | None, do:
     return RecipeError(where, what, do=f"Pass {name}=..." if do is None else do)
 
 
-def check_known(where: str, what: str, given: Iterable[Any], known: Collection[Any]) -> None:
-    """Refuse given names that are not known; `what`: the message, with {} in the place of the name.
+def check_known(where: str, what: str, names: Iterable[Any], known: Collection[Any]) -> None:
+    """Refuse names that are not known; `what`: the message, with {} in the place of the name.
 
     >>> check_known("sgld, keep", "there is no block '{}'", ["tehta"], ["theta"])
     Traceback (most recent call last):
     recipe.errors.RecipeError: sgld, keep: there is no block 'tehta'. Did you mean 'theta'?
     """
-    for name in given:
+    for name in names:
         if name not in known:
             raise RecipeError(where, what.format(name), do=did_you_mean(name, known))
 
 
 def check_names(
-    where: str, given: Iterable[str], known: Collection[str], arguments: Collection[str] = (), of: str = ""
+    where: str, names: Iterable[str], known: Collection[str], arguments: Collection[str] = (), of: str = ""
 ) -> None:
-    """Refuse `given` parameters that are not `known`, and known ones that bear the names of `arguments`.
+    """Refuse `names` of parameters that are not `known`, and known ones that bear the names of `arguments`.
 
     `of`: words for the owner of the arguments.
     """
@@ -164,6 +164,6 @@ def check_names(
         if name in arguments:
             what = f"the parameter '{name}' bears the name of an argument{of}"
             raise RecipeError(where, what, do="Rename it.")
-    for name in given:
+    for name in names:
         if name not in known:
             raise RecipeError(where, f"'{name}' is not a parameter", do=did_you_mean(name, [*known, *arguments]))

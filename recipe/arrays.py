@@ -26,18 +26,18 @@ def of_arrays(symbols: Any, expressions: Any, *, cse: bool = False) -> Callable:
 
     is_one = not isinstance(expressions, (list, tuple))
     formulas = [with_stable_logs(e) for e in ([expressions] if is_one else expressions)]
-    own: dict[str, Callable] = {name: vectorize(getattr(math, name), otypes=[float]) for name in ("erf", "erfc")}
-    own |= {POWER: whole_power, LogSumExp.__name__: lambda *terms: reduce(logaddexp, terms)}
-    own |= {type(f).__name__: f.on_arrays for e in formulas for f in e.atoms(Bound)}
+    functions: dict[str, Callable] = {name: vectorize(getattr(math, name), otypes=[float]) for name in ("erf", "erfc")}
+    functions |= {POWER: whole_power, LogSumExp.__name__: lambda *terms: reduce(logaddexp, terms)}
+    functions |= {type(f).__name__: f.on_arrays for e in formulas for f in e.atoms(Bound)}
     printer = _Printer(
         {
             "fully_qualified_modules": False,
             "inline": True,
             "allow_unknown_functions": True,
-            "user_functions": {name: name for name in own},
+            "user_functions": {name: name for name in functions},
         }
     )
-    return lambdify(symbols, formulas[0] if is_one else formulas, [own, "numpy"], printer=printer, cse=cse)
+    return lambdify(symbols, formulas[0] if is_one else formulas, [functions, "numpy"], printer=printer, cse=cse)
 
 
 def whole_power(x: Any, exponent: int) -> Any:

@@ -66,8 +66,8 @@ class Recovery(Findings):
     @property
     def title(self) -> str:
         """Whether the drift leaves exp(-H) invariant."""
-        seen = ", at random states" if self.verdict == "checked" else ""
-        return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary{seen}"
+        condition = ", at random states" if self.verdict == "checked" else ""
+        return f"exp(-H) is {'not ' if self.how == 'not stationary' else ''}stationary{condition}"
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -168,13 +168,13 @@ class Recipe(Dynamics):
         values = {}
         for name, function in functions.items():
             where = f"{self.name}, bind({name}=...)"
-            for own in opaque[name]:
-                arguments = own.args
-                if isinstance(own, Potential):
-                    arguments = tuple(self.maps[b].image if b in self.maps else b for b in own.blocks)
-                values[own] = formula(_applied(function, arguments, where), where)
-                if any(own.mixes for own in self.maps.values()):
-                    values[own] = with_short_logs(values[own])
+            for term in opaque[name]:
+                arguments = term.args
+                if isinstance(term, Potential):
+                    arguments = tuple(self.maps[b].image if b in self.maps else b for b in term.blocks)
+                values[term] = formula(_applied(function, arguments, where), where)
+                if any(change.mixes for change in self.maps.values()):
+                    values[term] = with_short_logs(values[term])
 
         def bound(e: Expr) -> Expr:
             return e.xreplace(values).doit()

@@ -93,10 +93,10 @@ class Block(Declared):
     is_vector: bool
     domain: Domain
 
-    def __new__(cls, name, is_vector, domain="real", *others):
+    def __new__(cls, name, is_vector, domain="real", *arguments):
         valid_name(name, cls.what)
         domain = domain_of(domain, f"block {name!r}")
-        return cls._of(name, domain.signs, is_vector, domain, *others)
+        return cls._of(name, domain.signs, is_vector, domain, *arguments)
 
 
 class Adapted(Block):

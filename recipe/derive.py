@@ -46,7 +46,7 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     for (i, j), a in entries(A).items():
         if a.free_symbols:
             slopes[i].append(over_sites(own_divergence(a, state[j]), state[i], state[j]))
-    return ImmutableMatrix([terms(Add(*own)) for own in slopes])
+    return ImmutableMatrix([terms(Add(*summands)) for summands in slopes])
 
 
 def own_divergence(entry: Expr, s: Block) -> Expr:
@@ -59,8 +59,8 @@ def own_divergence(entry: Expr, s: Block) -> Expr:
     """
     if not operators_of(entry) or outer_products(entry):
         return derivative(entry, s) + divergence(entry, s)
-    moved = (derivative(F, s) * c + times(F, derivative(c, s)) for F, c in parts(entry))
-    return Add(*moved) + divergence(entry, s)
+    products = (derivative(F, s) * c + times(F, derivative(c, s)) for F, c in parts(entry))
+    return Add(*products) + divergence(entry, s)
 
 
 def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> ImmutableMatrix:
@@ -69,13 +69,13 @@ def times_gradient(A: ImmutableMatrix, H: Expr, state: tuple[Block, ...]) -> Imm
     products: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         products[i].append(over_sites(times(a, slopes[j]), state[i], state[j]))
-    return ImmutableMatrix([terms(Add(*own)) for own in products])
+    return ImmutableMatrix([terms(Add(*summands)) for summands in products])
 
 
 @lru_cache(maxsize=64)
 def gradient(H: Expr, state: tuple[Block, ...]) -> tuple[Expr, ...]:
     """dH/dz by block, cached for the drift, the current and the residual."""
-    return tuple(derivative(own, z) for z, own in readers(H, state).items())
+    return tuple(derivative(part, z) for z, part in readers(H, state).items())
 
 
 def circulation(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMatrix:

@@ -225,8 +225,8 @@ class Dynamics:
         """The blocks beside the target that move by jumps alone: categories, and blocks drawn from a law."""
         drawn = {b for jump in self.jumps.values() if jump.law is not None for b in jump.redrawn}
         flowing = {self.state[i] for matrix in (self.D, self.Q) for i, _ in entries(matrix)}
-        beside = (b for b in self.state if b not in self.targets)
-        return tuple(b for b in beside if b.domain.is_discrete or b in drawn - flowing)
+        auxiliary = (b for b in self.state if b not in self.targets)
+        return tuple(b for b in auxiliary if b.domain.is_discrete or b in drawn - flowing)
 
     @cached_property
     def spheres(self) -> tuple[Block, ...]:
@@ -236,8 +236,8 @@ class Dynamics:
     @cached_property
     def reflected(self) -> tuple[Block, ...]:
         """The blocks reflected at the ends of their domains: blocks of boxes, and of pieces with method "reflected"."""
-        asked = {b for own in self.pieces.values() if own.method == "reflected" for _, b in own.parts}
-        return tuple(b for b in self.state if b.domain.reflects or (b in asked and b.domain.ends))
+        by_piece = {b for piece in self.pieces.values() if piece.method == "reflected" for _, b in piece.parts}
+        return tuple(b for b in self.state if b.domain.reflects or (b in by_piece and b.domain.ends))
 
     @cached_property
     def turned(self) -> dict[Block, tuple[Block, ...]]:
@@ -310,6 +310,6 @@ class Dynamics:
 
         It is 0 for a recipe whose involutions balance its transport.
         """
-        own = self.by_moduli
-        rest = derive.residual(own.drift, own.H, own.D, own.state) + self.gain
+        dynamics = self.by_moduli
+        rest = derive.residual(dynamics.drift, dynamics.H, dynamics.D, dynamics.state) + self.gain
         return S.Zero if rest == 0 or vanishes(rest) == "symbolic" else rest

@@ -119,4 +119,4 @@ class Energy:
 @lru_cache(maxsize=64)
 def _derivatives(U: Expr, coordinates: tuple[Symbol, ...], order: int) -> tuple[Expr, ...]:
     parts = readers(logs_apart(U), coordinates)
-    return tuple(bounded(derivative(own, c) if order == 1 else diff(own, c, order)) for c, own in parts.items())
+    return tuple(bounded(derivative(part, c) if order == 1 else diff(part, c, order)) for c, part in parts.items())

@@ -42,8 +42,8 @@ class Outer(Written):
         v = self.vector
         inner, sums = masked(v, Total)
         along = derivative(inner, s) * v
-        for name, own in sums.items():
-            along += derivative(inner, name) * total(own.diff(s) * v)
+        for name, whole in sums.items():
+            along += derivative(inner, name) * total(whole.diff(s) * v)
         return along.xreplace(sums) + v * total(derivative(v, s))
 
     def _eval_derivative(self, s):

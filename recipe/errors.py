@@ -31,7 +31,7 @@ class RecipeError(ValueError):
         super().__init__(f"{message} {do}" if do else message)
 
     def __reduce__(self):
-        return _again, (type(self), self.where, self.what, self.do)
+        return _error, (type(self), self.where, self.what, self.do)
 
 
 def printable(text: str) -> str:
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
-def _again(kind, where, what, do):
+def _error(kind, where, what, do):
     return kind(where, what, do=do)
 
 

@@ -32,10 +32,10 @@ def reads(e: Expr, b: Block) -> bool:
     return e.has(b) or any(M.at == b for M in fields_of(e))
 
 
-def couples(e: Expr, some: Collection[Block], others: Collection[Block]) -> bool:
-    """Whether a term of a sum reads one of some blocks and one of the others."""
+def couples(e: Expr, first: Collection[Block], second: Collection[Block]) -> bool:
+    """Whether a term of a sum reads one of the `first` blocks and one of the `second`."""
     terms = Add.make_args(e)
-    return any(any(reads(t, b) for b in some) and any(reads(t, b) for b in others) for t in terms)
+    return any(any(reads(t, b) for b in first) and any(reads(t, b) for b in second) for t in terms)
 
 
 def divergence(entry: Expr, s: Symbol) -> Expr:
@@ -110,15 +110,15 @@ class SlopeOfTotal(Crossing):
         sums = [f for f in Mul.make_args(whole) if isinstance(f, Total)]
         if not any(M.at == s for f in sums for M in fields_of(f)):
             return S.Zero
-        (own,) = sums
-        return whole / own * Expr.__new__(cls, own, s)
+        (factor,) = sums
+        return whole / factor * Expr.__new__(cls, factor, s)
 
     @property
     def form(self) -> tuple[Expr, Expr, Expr] | None:
         """(w, F, e) of total(w F(e)); None of a trace."""
         factors = Mul.make_args(self.args[0].integrand)
-        own = next(f for f in (x.as_base_exp()[0] for x in factors) if isinstance(f, Crossing))
-        return (self.args[0].integrand / own, *own.args) if len(own.args) > 1 else None
+        crossing = next(f for f in (x.as_base_exp()[0] for x in factors) if isinstance(f, Crossing))
+        return (self.args[0].integrand / crossing, *crossing.args) if len(crossing.args) > 1 else None
 
     def _eval_derivative(self, s):
         whole, at = self.args

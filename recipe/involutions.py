@@ -68,8 +68,8 @@ class Involution:
         e = self._with_names(e, still)
         if self.is_by_site:
             outside, sums = masked(e, Total)
-            own = {name: e + e.integrand.xreplace(images) - e.integrand for name, e in sums.items()}
-            after = outside.xreplace(images).xreplace(own)
+            values = {name: e + e.integrand.xreplace(images) - e.integrand for name, e in sums.items()}
+            after = outside.xreplace(images).xreplace(values)
         else:
             after = e.xreplace(images)
         return expand(after).xreplace({name: x for x, name in still.items()})
@@ -119,7 +119,7 @@ class Involution:
     def at_both_ends(self, e: Expr) -> Iterator[Expr]:
         """A formula at the values 0 and 1 of binary blocks that move; of others alone, the formula itself."""
         binary = [b for b in self.blocks if b.domain.is_discrete]
-        return (e.xreplace(dict(zip(binary, own))) for own in product((S.Zero, S.One), repeat=len(binary)))
+        return (e.xreplace(dict(zip(binary, ends))) for ends in product((S.Zero, S.One), repeat=len(binary)))
 
     def is_linear(self) -> bool:
         """Whether the new values are linear in the blocks that move, up to a constant."""
@@ -164,11 +164,11 @@ def involution(images: Mapping[Block, Expr], rate: Expr | float) -> Involution:
     if not isinstance(images, Mapping) or not images or not all(isinstance(b, Block) for b in images):
         what = f"its first argument is a dict of new values by block, got {images!r}"
         raise RecipeError("involution", what, do="Write involution({v: -v}, rate=Max(0, v*grad(U))).")
-    own = tuple((b, formula(image, f"involution, {b}")) for b, image in images.items())
-    for b, image in own:
+    pairs = tuple((b, formula(image, f"involution, {b}")) for b, image in images.items())
+    for b, image in pairs:
         if is_site(image) and not b.is_vector:
             raise RecipeError("involution", f"{image} has one value per site, but {b} is one number", do="Use total().")
-    return Involution(own, formula(rate, f"involution({', '.join(map(str, images))}), rate"))
+    return Involution(pairs, formula(rate, f"involution({', '.join(map(str, images))}), rate"))
 
 
 @of_known_arguments("flip")

@@ -292,10 +292,10 @@ def energy_of_site(H: Expr, block: Block) -> Expr | None:
     >>> energy_of_site(total(xi * p**2) / 2 + xi**2, p), energy_of_site(total(p) ** 2, p)
     (p**2*xi/2, None)
     """
-    own = readers(expand(H), [block])[block]
+    part = readers(expand(H), [block])[block]
     if not block.is_vector:
-        return own
-    terms = [_of_site(term, block) for term in Add.make_args(own)]
+        return part
+    terms = [_of_site(term, block) for term in Add.make_args(part)]
     return None if None in terms else Add(*terms)
 
 
@@ -334,17 +334,17 @@ def compared(H: Expr, block: Block, law: Law) -> tuple[Expr, str | None] | None:
     >>> compared(H, tau, Gamma(total(1) / 2, 1 + total(theta**2) / 2))
     (tau, None)
     """
-    own = energy_of_site(H, block)
-    if own is None:
+    energy = energy_of_site(H, block)
+    if energy is None:
         return None
     if block.domain.categories:
         categories = [S(k) for k in range(block.domain.categories)]
-        rests = [own.xreplace({block: k}) - law.energy(k) for k in categories]
+        rests = [energy.xreplace({block: k}) - law.energy(k) for k in categories]
         excess = [rest - rests[0] for rest in rests]
         grades = [vanishes(e) for e in excess[1:]]
         factor = by_category(block, *(exp(-e) for e in excess))
     else:
-        rest = expand(expand_log(own - law.energy(block)))
+        rest = expand(expand_log(energy - law.energy(block)))
         grades = [vanishes(derivative(rest, block))]
         factor = Mul(*map(_factor, Add.make_args(readers(rest, [block])[block])))
     if None in grades:

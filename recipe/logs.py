@@ -100,8 +100,8 @@ def with_short_logs(e: Expr) -> Expr:
         return expand_log(log(together(inside))).xreplace(sums)
 
     outside, sums = masked(e, Total)
-    moved = {name: Total(own.integrand.replace(is_log, short)) for name, own in sums.items()}
-    return outside.xreplace(moved).replace(is_log, short)
+    values = {name: Total(whole.integrand.replace(is_log, short)) for name, whole in sums.items()}
+    return outside.xreplace(values).replace(is_log, short)
 
 
 def without_overflow(e: Expr) -> Expr:

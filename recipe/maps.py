@@ -164,13 +164,13 @@ def mapped(
     places = {change.theta: change.z}
     scale = [1 / change.slope if carried and b == change.theta else S.One for b in recipe.state]
 
-    def matrix(moved: Any) -> ImmutableMatrix:
-        values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(moved).items()}
-        return ImmutableMatrix(*moved.shape, lambda i, j: values.get((i, j), S.Zero))
+    def matrix(A: Any) -> ImmutableMatrix:
+        values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(A).items()}
+        return ImmutableMatrix(*A.shape, lambda i, j: values.get((i, j), S.Zero))
 
     def energy_of_z(H: Expr) -> Expr:
-        moved = H.xreplace(rule)
-        return (with_short_logs(moved) if change.mixes else moved) - volume
+        H = H.xreplace(rule)
+        return (with_short_logs(H) if change.mixes else H) - volume
 
     is_target = change.theta in recipe.targets
     energy = recipe.energy_of_target if is_target else None
@@ -248,8 +248,8 @@ def _check_form(change: Map, where: str) -> None:
         what = f"{image} mixes sites, and is no function of a site and of sums over sites"
         raise RecipeError(where, what, do=BY_A_RUN)
     if image.free_symbols != {change.z}:
-        others = ", ".join(sorted(map(str, image.free_symbols - {change.z}))) or "nothing"
-        what = f"{image} is of {others}, not of {change.z} alone"
+        names = ", ".join(sorted(map(str, image.free_symbols - {change.z}))) or "nothing"
+        what = f"{image} is of {names}, not of {change.z} alone"
         raise RecipeError(where, what, do=f"Write numbers and {change.z}.")
     if Tuple(image, change.slope).has(Derivative, AppliedUndef, sign, Heaviside):
         raise RecipeError(where, f"the Jacobian of {image} is missing: {change.slope}", do="Use a smooth function.")
@@ -330,8 +330,8 @@ def _piece(piece: Piece, places: dict[Any, Block]) -> Piece:
 
 
 def _jump(jump: Jump | Swap | Involution, rule: dict[Any, Any]) -> Jump | Swap | Involution:
-    moved = [b for b in jump.blocks if b in rule]
-    if moved and (isinstance(jump, Swap | Involution) or jump.proposed):
-        what = f"{moved[0]} would be in other coordinates than its new value"
+    blocks = [b for b in jump.blocks if b in rule]
+    if blocks and (isinstance(jump, Swap | Involution) or jump.proposed):
+        what = f"{blocks[0]} would be in other coordinates than its new value"
         raise RecipeError(f"mapped, {jump}", what, do="Leave the jump out, or the map.")
     return jump.replaced(lambda e: e.xreplace(rule))

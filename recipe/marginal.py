@@ -37,8 +37,8 @@ def eliminate_gaussians(
     """
     gaussians: list[Gaussian] = []
     waiting = [b for b in blocks if b.domain.is_real]
-    while (own := _first_gaussian(H, waiting, signed)) is not None:
-        b, a, c = own
+    while (law := _first_gaussian(H, waiting, signed)) is not None:
+        b, a, c = law
         waiting.remove(b)
         mean = in_lowest_terms(times(1 / a, -c))
         gaussians.append(Gaussian(b, mean, a))

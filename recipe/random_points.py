@@ -143,6 +143,6 @@ def _image(function: Any, values: list[Value]) -> Value:
     step = mpmath.mpf(10) ** (-DIGITS // 2)
     numbers = [number for number, _ in values]
     at = function(*numbers)
-    moved = [[x + step * (i == k) for k, x in enumerate(numbers)] for i in range(len(numbers))]
-    slopes = [abs(function(*shifted) - at) / step for shifted in moved]
+    points = [[x + step * (i == k) for k, x in enumerate(numbers)] for i in range(len(numbers))]
+    slopes = [abs(function(*shifted) - at) / step for shifted in points]
     return at, abs(at) + mpmath.fsum(size * slope for (_, size), slope in zip(values, slopes))

@@ -129,8 +129,8 @@ def _weights(recipe: Dynamics) -> Refusals:
         yield "weights", f"{psi} has one value per site, but a draw has one weight", f"Wrap it: total({psi})."
     if vanishes(psi):
         yield "weights", f"{psi} is 0 at every draw", "A weight is positive somewhere."
-    others = (Partial, Derivative, AppliedUndef, Crossing, Observed, Operator)
-    read = sorted(map(str, psi.atoms(*others) | psi.free_symbols & {*OF_THE_STEP} - {temperature}))
+    kinds = (Partial, Derivative, AppliedUndef, Crossing, Observed, Operator)
+    read = sorted(map(str, psi.atoms(*kinds) | psi.free_symbols & {*OF_THE_STEP} - {temperature}))
     if read or psi.has(Potential) and recipe.has_several_potentials:
         what = f"they read {', '.join(read) or 'one of several potentials'}, which kept states do not tell"
         yield "weights", what, "Write them of blocks, adapted quantities, parameters and U; let adapt= follow others."
@@ -177,22 +177,22 @@ def refuse_other_period(where: str, e: Expr, angle: Symbol, circle: Domain) -> N
 def _other_period(e: Expr, angle: Symbol, circle: Domain) -> Iterator[tuple[str, str]]:
     period = circle.width
     known, _ = masked(e, Potential, Partial, AppliedUndef, Derivative)
-    for own in (True, False):
-        change = expand(_gone_round(known, angle, period, own) - known)
+    for here in (True, False):
+        change = expand(_gone_round(known, angle, period, here) - known)
         if change != 0 and not vanishes(change):
             what = f"it changes by {change} when {angle} goes round once, by {period}"
             cosine = f"cos({2 * pi / period * angle})"
             yield what, f"Use functions of that period, such as {cosine}, or declare {angle} as real."
 
 
-def _gone_round(e: Expr, angle: Symbol, period: Expr, own: bool) -> Expr:
-    """The formula at a site after one turn of an angle: the angle of this site (`own`), or of another site."""
+def _gone_round(e: Expr, angle: Symbol, period: Expr, here: bool) -> Expr:
+    """The formula at a site after one turn of an angle: the angle of this site (`here`), or of another site."""
     outside, sums = masked(e, Total)
-    if own:
+    if here:
         outside = outside.xreplace({angle: angle + period})
     after = {}
     for name, total in sums.items():
-        integrand = _gone_round(total.integrand, angle, period, own=True)
+        integrand = _gone_round(total.integrand, angle, period, here=True)
         after[name] = total + integrand - total.integrand if is_site(angle) else Total(integrand)
     return outside.xreplace(after)
 

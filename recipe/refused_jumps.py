@@ -42,7 +42,7 @@ def jumps(recipe: Dynamics) -> Refusals:
             yield from _exchanged(recipe, where, jump)
             continue
         if isinstance(jump, Involution):
-            yield from _moved(recipe, where, jump)
+            yield from _new_values(recipe, where, jump)
             continue
         if jump.persistence != 0:
             yield from _kept_in_part(f"jumps[{letter!r}], persistence", jump)
@@ -91,7 +91,7 @@ def _exchanged(recipe: Dynamics, where: str, swap: Swap) -> Refusals:
         yield where, what, "Write H as a smooth function of the blocks."
 
 
-def _moved(recipe: Dynamics, where: str, jump: Involution) -> Refusals:
+def _new_values(recipe: Dynamics, where: str, jump: Involution) -> Refusals:
     """Refuse new values that are not linear or leave a domain, and jumps of one site whose rate reads other sites."""
     for b, image in jump.images:
         if any(b in U.blocks for U in recipe.potentials):
@@ -103,7 +103,7 @@ def _moved(recipe: Dynamics, where: str, jump: Involution) -> Refusals:
     if not jump.is_linear():
         yield where, f"{jump} is not seen to be linear in what moves", "Give new values that are linear in it."
     if jump.is_by_site:
-        sums = {e for own in jump.formulas for e in own.atoms(Total) if e.has(*jump.blocks)}
+        sums = {e for f in jump.formulas for e in f.atoms(Total) if e.has(*jump.blocks)}
         if sums or not all(b.is_vector for b in jump.blocks):
             what = f"{jump} has a rate per site, and reads or moves more than a site"
             yield where, what, "Wrap the rate in total(), so that all sites jump together."

@@ -59,8 +59,8 @@ def operators(recipe: Dynamics) -> Refusals:
 
 def products(recipe: Dynamics) -> Refusals:
     """Refuse outer products but for nonnegative numbers times them, on the diagonal of D, alone in their row."""
-    others = (recipe.H, *recipe.supplied, *recipe.transport, *recipe.adapt.values(), *recipe.formulas_of_jumps)
-    for e in (e for e in others if outer_products(e)):
+    formulas = (recipe.H, *recipe.supplied, *recipe.transport, *recipe.adapt.values(), *recipe.formulas_of_jumps)
+    for e in (e for e in formulas if outer_products(e)):
         yield "", f"an outer product stands in {e}", "It is an entry of D: D={theta: outer(v)}."
     for entry in named_entries(recipe):
         matrix, a, b, formula = entry
@@ -91,8 +91,8 @@ def fields(recipe: Dynamics) -> Refusals:
         where = f"operator {M}"
         if M.at not in recipe.state:
             yield where, f"it is a function of {M.at}, which is no block", "Put it into the state."
-        others = (*recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
-        if any(M in e.free_symbols for e in others):
+        formulas = (*recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
+        if any(M in e.free_symbols for e in formulas):
             what = f"it stands in supplied, in an update or in a jump, and moves with {M.at}"
             yield where, what, f"A function of {M.at} stands in H, D or Q."
         forms = {x.formula for x in recipe.H.atoms(Applied) if M in x.free_symbols} - {M, 1 / M}
@@ -143,8 +143,8 @@ def spheres(recipe: Dynamics) -> Refusals:
     """Refuse rows and columns of a block of the sphere that are not multiples of its projection."""
     for u in (u for u in recipe.spheres if not u.is_vector):
         yield f"{u}", "it is a scalar, and a sphere is of the sites of a vector", f"Declare vector({u.name!r}, ...)."
-    others = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
-    for P in sorted(set().union(*map(projections_of, others)), key=str):
+    formulas = (recipe.H, *recipe.supplied, *recipe.adapt.values(), *recipe.formulas_of_jumps)
+    for P in sorted(set().union(*map(projections_of, formulas)), key=str):
         yield f"{P}", "it stands outside of D and Q as if it were a number", f"Apply it to a vector: {P}(p)."
     for entry in named_entries(recipe):
         matrix, a, b, formula = entry

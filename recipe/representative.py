@@ -55,4 +55,4 @@ def _hashable(x: Any) -> Any:
     """A field as a tuple, in order, where it is a dict or a matrix."""
     if isinstance(x, MatrixBase):
         return x.shape, *entries(x).items()
-    return tuple((key, _hashable(own)) for key, own in x.items()) if isinstance(x, Mapping) else x
+    return tuple((key, _hashable(value)) for key, value in x.items()) if isinstance(x, Mapping) else x

@@ -188,7 +188,7 @@ def _each(recipe: Dynamics, letter: str, pieces: Mapping[Block, Piece]) -> dict[
     drifts = {b: recipe.drift[recipe.state.index(b)] for b in pieces}
     if not any(e.has(other) for b, e in drifts.items() for other in pieces if other != b):
         return {}
-    return {f"{letter}{k}": own for k, own in enumerate(pieces.values(), 1)}
+    return {f"{letter}{k}": piece for k, piece in enumerate(pieces.values(), 1)}
 
 
 def all_letters(recipe: Dynamics, pieces: Mapping[str, object] | None = None) -> dict[str, Piece]:

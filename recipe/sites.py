@@ -82,11 +82,11 @@ class Sites:
         """An involution as jumps of coordinates, each with its new values and its rate: one by site, or one of all."""
         every = range(self.number)
         groups = [[k] for k in every] if jump.is_by_site else [[*every]]
-        places = [[(b, k, z) for b in jump.blocks for k, z in enumerate(self.of[b]) if k in own] for own in groups]
+        places = [[(b, k, z) for b in jump.blocks for k, z in enumerate(self.of[b]) if k in sites] for sites in groups]
         images = dict(jump.images)
         return [
-            ({z: self.at(images[b], k) for b, k, z in own}, self.at(jump.rate, sites[0]))
-            for sites, own in zip(groups, places)
+            ({z: self.at(images[b], k) for b, k, z in coordinates}, self.at(jump.rate, sites[0]))
+            for sites, coordinates in zip(groups, places)
         ]
 
     def arrays(self, points: Mapping[Block, Any]) -> "dict[Block, ndarray]":

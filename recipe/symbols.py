@@ -290,7 +290,7 @@ def copies(*blocks: Block, name: str = "") -> tuple[Potential, ...]:
         what = f"its arguments are two blocks or more of one kind, got {blocks}"
         raise RecipeError("copies", what, do="Write copies(x, y) of vectors.")
     arguments = [potential(b).args for b in blocks]
-    return tuple(Potential(*own, Str(valid_name(name, "potential") if name else ""), COPY) for own in arguments)
+    return tuple(Potential(*args, Str(valid_name(name, "potential") if name else ""), COPY) for args in arguments)
 
 
 def grad(U: Potential, block: Block | None = None) -> Partial:
@@ -325,8 +325,8 @@ def function(name: str, *blocks: Block, sign: str = "real") -> AppliedUndef:
         advice = f"Write function({name!r}, theta)"
         if blocks and all(isinstance(b, Expr) for b in blocks):
             read = sorted({s.name for b in blocks for s in b.free_symbols | b.atoms(Block)}, reverse=True)
-            own = ", ".join(read) or "theta"
-            advice = f"Write function({name!r}, {own}), and bind({name}=lambda {own}: ...) a formula that reads more"
+            args = ", ".join(read) or "theta"
+            advice = f"Write function({name!r}, {args}), and bind({name}=lambda {args}: ...) a formula that reads more"
         raise RecipeError(f"function {name!r}", f"its arguments are blocks, got {blocks}", do=f"{advice}.")
     return Function(name, **signs_named(sign, f"function {name!r}"))(*blocks)
 

@@ -139,8 +139,8 @@ class NotRescaled(Exchange):
 class RescaledBothWays(Exchange):
     """Both momenta grow: the Jacobian is not 1."""
 
-    def _moved(self, source, place, ratio, parameters):
-        return super()._moved(source, place, max(ratio, 1 / ratio), parameters)
+    def _arrival(self, source, place, ratio, parameters):
+        return super()._arrival(source, place, max(ratio, 1 / ratio), parameters)
 
 
 class AtOneTemperature(Exchange):

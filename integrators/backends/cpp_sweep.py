@@ -104,8 +104,8 @@ class _Writer(Writer):
 
     def _values_of_constant(self, s):
         j = self.plan.constants.index(s)
-        given = f"a.per_site[{j} * a.parts + part]"
-        return f"const PerSite {self.stem(s)}per({given} ? {given} + first : nullptr, R(a.constants[{j}]));"
+        pointer = f"a.per_site[{j} * a.parts + part]"
+        return f"const PerSite {self.stem(s)}per({pointer} ? {pointer} + first : nullptr, R(a.constants[{j}]));"
 
     def _statements(self, loop):
         lines = []
@@ -150,8 +150,8 @@ class _Writer(Writer):
         return "double" if s in self.program.in_float64 else "R"
 
     def _number_of_chain(self, d):
-        given = f"a.drawn[{self.draws[d]} * a.parts]"
-        return f"{given} ? {given}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
+        pointer = f"a.drawn[{self.draws[d]} * a.parts]"
+        return f"{pointer} ? {pointer}[chain] : one_{d.kind}<R>({self.draws[d]}, {CHAIN}, a.step, a.seed)"
 
     def _noise(self, name, d):
         is_normal = "true" if d.kind == "normal" else "false"
@@ -159,8 +159,8 @@ class _Writer(Writer):
 
     def _run_of_noise(self, name, d):
         """The line that sets the source of random numbers for a run of sites: given or drawn."""
-        given = f"a.drawn[{self.draws[d]} * a.parts + part]"
-        return f"{name}noise.run({given} ? {given} + at : nullptr, place, {CHAIN});"
+        pointer = f"a.drawn[{self.draws[d]} * a.parts + part]"
+        return f"{name}noise.run({pointer} ? {pointer} + at : nullptr, place, {CHAIN});"
 
     def _assigned(self, statement, value):
         name = self.stem(subject(statement))
@@ -225,8 +225,8 @@ def _under_one_root(e, positive):
 
     def joined(product):
         roots = [x for x in product.args if is_root(x) and any(map(is_by_site, x.free_symbols))]
-        others = [x for x in product.args if x not in roots and x != Pow(positive, S.Half)]
-        return Mul(*others, Pow(Mul(positive, *(x.base for x in roots[:1])), S.Half), *roots[1:])
+        factors = [x for x in product.args if x not in roots and x != Pow(positive, S.Half)]
+        return Mul(*factors, Pow(Mul(positive, *(x.base for x in roots[:1])), S.Half), *roots[1:])
 
     return e.replace(lambda x: x.is_Mul and Pow(positive, S.Half) in x.args, joined)
 

@@ -38,16 +38,16 @@ class _Writer(Unrolled):
             return f"{self.stem(s)}[{site if s.is_vector else 0}][l]"
         return super().at(s, site)
 
-    def own(self, lines: Sequence[str]) -> list[str]:
+    def scope(self, lines: Sequence[str]) -> list[str]:
         """Lines in a scope of their own."""
         return ["{", *inner(lines), "}"]
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
         """The text of a value; subexpressions by chain are parenthesised, as sites and lanes share them."""
         once: dict[Expr, Symbol] = {}
-        apart = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
+        formula = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
         shared = {s: f"({CPP.text(part, name)})" for part, s in once.items()}
-        return CPP.text(apart, lambda s: shared.get(s) or name(s))
+        return CPP.text(formula, lambda s: shared.get(s) or name(s))
 
     def text(self) -> str:
         """The whole text."""

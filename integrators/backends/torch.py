@@ -99,13 +99,13 @@ def _fields_anew(program, stage, writer, stale):
     """Lines that evaluate anew what a stage reads of fields and formulas of them; `stale`: those of earlier states."""
     formulas = {s.name: s for s in program.constants if isinstance(s, Let) and fields_of(s.value)}
     read = symbols_read(stage.statements) & stale
-    asked = {M for name in read for M in fields_of(formulas[name].value if name in formulas else name)} & stale
-    names = {M: (writer.names[M.name], writer.names[M.at.name]) for M in program.recipe.fields if M in asked}
+    fields = {M for name in read for M in fields_of(formulas[name].value if name in formulas else name)} & stale
+    names = {M: (writer.names[M.name], writer.names[M.at.name]) for M in program.recipe.fields if M in fields}
     lines = [f"{name} = {name}.at({at})" for name, at in names.values()]
     lines += [line for name, s in formulas.items() if name in read for line in _statement(s, writer, program)]
-    stale -= read | asked
-    moved = {s.block for s in stage.statements if isinstance(s, Set)}
-    late = {M for M in program.recipe.fields if M.at in moved}
+    stale -= read | fields
+    blocks = {s.block for s in stage.statements if isinstance(s, Set)}
+    late = {M for M in program.recipe.fields if M.at in blocks}
     stale |= late | {name for name, s in formulas.items() if fields_of(s.value) & late}
     return lines
 
@@ -311,10 +311,10 @@ def _derivative(statement, writer, program):
         state = f'state["{carried}"]'
     else:
         function += key_of(program, statement.potential)
-        (_, g), *others = statement.names
-        name = writer.name(Local(f"slopes_{statement.potential.key}") if others else g)
+        (_, g), *rest = statement.names
+        name = writer.name(Local(f"slopes_{statement.potential.key}") if rest else g)
         places = {b.name: f'state["{carried}"]["{program.places[x]}"]' for b, x in statement.names}
-        state = dict_text(places) if others else next(iter(places.values()))
+        state = dict_text(places) if rest else next(iter(places.values()))
     value = {
         "evaluated": f"{function}({at})",
         "given": function,

@@ -147,10 +147,10 @@ class _OfData(_Derivative):
         blocks = {c.name: "theta" for c in self.places if isinstance(c, Block)}
         self.writer.names = blocks | {"num_data": "num_data"}
         self.named = self.columns | {c: local for c, local in self.places.items() if not isinstance(c, Block)}
-        taken: list[str] = []
+        names: list[str] = []
         for k, (s, local) in enumerate(self.named.items()):
-            taken.append(free_name(s.name if _is_plain(s) else f"x{k}", TAKEN, ("theta", "data", "rows"), taken))
-            self.writer.rename(local, taken[-1])
+            names.append(free_name(s.name if _is_plain(s) else f"x{k}", TAKEN, ("theta", "data", "rows"), names))
+            self.writer.rename(local, names[-1])
 
     def lines(self, derivatives: Sequence[Expr]) -> tuple[list[str], Expr]:
         """The lines of the function, and U in its names."""

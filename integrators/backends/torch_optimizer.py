@@ -28,8 +28,8 @@ def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
     parameters = [writer.names[s.name] for s in recipe.parameters]
     groups = ["step_size", *rate, "num_data", "weight_decay", "temperature", *parameters]
     moving = free_name("moving", [b.name for b in recipe.entries])  # a key beside the names of blocks
-    beside = [b for b in recipe.entries if b not in recipe.targets]
-    starts = [f'"{b.name}": torch.full_like({_like(b, writer)}, {b.domain.start}),' for b in beside]
+    auxiliary = [b for b in recipe.entries if b not in recipe.targets]
+    starts = [f'"{b.name}": torch.full_like({_like(b, writer)}, {b.domain.start}),' for b in auxiliary]
     observes = bool(program.observations or start.observations)
     optimizer = filled(
         OPTIMIZER,
@@ -54,8 +54,8 @@ def _arguments(recipe, writer, rate):
     required = [writer.names[s.name] for s in recipe.parameters if s.default is None]
     of_rate = ["lr=None", "momentum=0.9"][: len(rate)]
     of_run = ["num_data=1", "weight_decay=0.0", "temperature=1.0", "seed=0"]
-    others = [f"{writer.names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None]
-    return ["self", "params", "*", "step_size=None", *required, *of_rate, *of_run, *others]
+    optional = [f"{writer.names[s.name]}={s.default!r}" for s in recipe.parameters if s.default is not None]
+    return ["self", "params", "*", "step_size=None", *required, *of_rate, *of_run, *optional]
 
 
 def _like(s, writer):

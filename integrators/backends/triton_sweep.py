@@ -112,17 +112,17 @@ class _Writer(Writer):
         if not d.is_vector:
             return self._draw_of_chain(d)
         k = self.draws[d]
-        given = f"{self._begin('drawn', k)} + spot, mask=mask, other=0"
-        return self._given_or_drawn(d, given, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
+        source = f"{self._begin('drawn', k)} + spot, mask=mask, other=0"
+        return self._given_or_drawn(d, source, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
 
     def _draw_of_chain(self, d):
         k = self.draws[d]
-        given = f"tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain"
-        return self._given_or_drawn(d, given, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
+        source = f"tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain"
+        return self._given_or_drawn(d, source, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
 
-    def _given_or_drawn(self, d, given, drawn):
+    def _given_or_drawn(self, d, source, drawn):
         name = self.stem(d)
-        return ["if GIVEN:", f"    {name} = tl.load({given})", "else:", f"    {name} = {drawn}"]
+        return ["if GIVEN:", f"    {name} = tl.load({source})", "else:", f"    {name} = {drawn}"]
 
     def _statements(self, loop):
         """Lines of the statements; literals are of type R."""

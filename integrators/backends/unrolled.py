@@ -57,7 +57,7 @@ class Unrolled(Writer):
         """The name of a symbol at a site."""
         return f"{self.stem(s)}s{site}" if is_by_site(s) else self.stem(s)
 
-    def own(self, lines: Sequence[str]) -> list[str]:
+    def scope(self, lines: Sequence[str]) -> list[str]:
         """Lines with names that no other line reads, in a scope where the language has scopes."""
         return list(lines)
 
@@ -110,13 +110,13 @@ class Unrolled(Writer):
             case Draw(_, None) | Gradient(_, "carried"):
                 return []
             case Gradient(names, "evaluated", order):
-                return self.own(self.derivatives(names, order))
+                return self.scope(self.derivatives(names, order))
         raise self.no_form(statement)
 
     def of_carried(self) -> list[str]:
         """The lines that compute the carried derivatives of U at the start."""
         derivatives = self.program.derivatives
-        return [line for k in self.program.carries for line in self.own(self.derivatives(derivatives[k], k))]
+        return [line for k in self.program.carries for line in self.scope(self.derivatives(derivatives[k], k))]
 
     def sum(self, integrand: Expr) -> str:
         """The text of a sum over the sites, term by term."""
@@ -153,8 +153,8 @@ class Unrolled(Writer):
 
         def name(total: Expr, extract: Extraction) -> Symbol:
             inside = extract(total.integrand)
-            own = Dummy(f"total{len(extract.known)}")
-            lines.append(self.let(self.stem(own), self.sum(inside)))
-            return own
+            symbol = Dummy(f"total{len(extract.known)}")
+            lines.append(self.let(self.stem(symbol), self.sum(inside)))
+            return symbol
 
         return lines, Extraction(name, Total)(formula)

@@ -136,7 +136,7 @@ def comparison(tensors: Sequence[torch.Tensor]) -> Callable[[Sequence[torch.Tens
     """
 
     look = _guard(tensors) or _forms_are(tensors)
-    return lambda others: look(*others)
+    return lambda candidates: look(*candidates)
 
 
 def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
@@ -151,7 +151,7 @@ def _guard(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
 
 def _forms_are(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     forms = [_form(t) for t in tensors]
-    return lambda *others: [_form(t) for t in others] == forms
+    return lambda *candidates: [_form(t) for t in candidates] == forms
 
 
 def _form(t: torch.Tensor | None) -> tuple | None:

@@ -21,8 +21,8 @@ def functions_on(device: torch.device) -> Mapping[str, Callable[..., Any]]:
 
     Where Triton launches no kernel on the device, all are those of torch, with a warning that says why.
     """
-    own = {kind: partial(filled, kind) for kind in ("normal", "uniform", "integers")}
-    return FUNCTIONS | (kernel_or_none("auto", lambda: gpu.check_launches(WHERE, device) or own) or {})
+    kernels = {kind: partial(filled, kind) for kind in ("normal", "uniform", "integers")}
+    return FUNCTIONS | (kernel_or_none("auto", lambda: gpu.check_launches(WHERE, device) or kernels) or {})
 
 
 def filled(

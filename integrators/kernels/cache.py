@@ -24,9 +24,9 @@ def folder() -> Path:
 
     Raises OSError for a user without a home.
     """
-    own = os.environ.get(CACHE)
-    if own:
-        return Path(own)
+    path = os.environ.get(CACHE)
+    if path:
+        return Path(path)
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sde-recipe"
     except RuntimeError as error:
@@ -59,14 +59,14 @@ class Files:
     def write(self, name: str, contents: bytes) -> None:
         """Write a file and its seal atomically: another process sees the whole file or none."""
         seal = hashlib.sha256(contents).hexdigest().encode()
-        for at, some in ((name, contents), (_seal(name), seal)):
-            own = f"{at}.{secrets.token_hex(8)}"
+        for at, data in ((name, contents), (_seal(name), seal)):
+            draft = f"{at}.{secrets.token_hex(8)}"
             try:
-                with os.fdopen(self._open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                    file.write(some)
-                os.replace(self._at(own), self._at(at), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+                with os.fdopen(self._open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                    file.write(data)
+                os.replace(self._at(draft), self._at(at), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
             except BaseException:
-                self.remove(own)
+                self.remove(draft)
                 raise
 
     def remove(self, name: str) -> None:

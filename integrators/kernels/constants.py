@@ -88,15 +88,15 @@ class Constants:
         steps = len(settings)
         first, heat = settings[0].tolist()
         rows = self.row(first, heat, numbers[0], parameters).repeat(steps, 1)  # checks shapes
-        ones = tuple(1 for _ in self.shape)
+        units = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
-        h, temperature, number = of_steps.T.reshape(3, steps, *ones)
+        h, temperature, number = of_steps.T.reshape(3, steps, *units)
         here = {name: v.cpu() if isinstance(v, torch.Tensor) else v for name, v in parameters.items()}
         spelled = {self.names.get(name, name): v for name, v in here.items()}
         values = together(h, self.like, temperature=temperature, step_number=number, **spelled)
         at = 0
         for s, value in zip(self.wanted, values):
-            shape = (steps, *(self.shape if is_by_site(s) else ones))
+            shape = (steps, *(self.shape if is_by_site(s) else units))
             column = torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(shape).reshape(steps, -1)
             rows[:, at : at + column.shape[1]] = column
             at += column.shape[1]

@@ -134,7 +134,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
     """
     if isinstance(value, torch.Tensor):
         return [value]
-    return [x for own in (value.values() if isinstance(value, dict) else value) for x in leaves(own)]
+    return [x for part in (value.values() if isinstance(value, dict) else value) for x in leaves(part)]
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
@@ -142,8 +142,8 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, dict):
-        return {name: mapped(function, own) for name, own in value.items()}
-    return type(value)(mapped(function, own) for own in value)
+        return {name: mapped(function, part) for name, part in value.items()}
+    return type(value)(mapped(function, part) for part in value)
 
 
 class Graph:
@@ -175,22 +175,22 @@ class Graph:
         torch._foreach_copy_(leaves(result), self.results)
         return result
 
-    def _capture(self, given: tuple) -> None:
+    def _capture(self, inputs: tuple) -> None:
         """Capture the graph on a stream of its device, after a call for one-time work and one that must not wait."""
-        arguments = mapped(lambda x: x if id(x) in self.fixed else x.clone(), given)
+        arguments = mapped(lambda x: x if id(x) in self.fixed else x.clone(), inputs)
         self.read = leaves(arguments)
         before = torch.cuda.current_stream(self.read[0].device)
-        beside = torch.cuda.Stream(self.read[0].device)
-        beside.wait_stream(before)
-        with torch.cuda.stream(beside):
+        stream = torch.cuda.Stream(self.read[0].device)
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
             self.function(*arguments)
             with waits_are_errors():
                 self.function(*arguments)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.result = self.function(*arguments)
         self.results = leaves(self.result)
-        before.wait_stream(beside)
+        before.wait_stream(stream)
         self.graph = graph
 
 

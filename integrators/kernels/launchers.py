@@ -203,9 +203,9 @@ class TritonLauncher(Launcher):
             what = "a graph is captured, and tensors lie where no step before has found them"
             do = "Make a step before each capture, and one step of the optimizer in it."
             raise RecipeError(f"{self.plan.program.recipe.name}, triton", what, do=do)
-        own, self.spare = self.spare.copy_(together), None
-        CAPTURED.append((own,))
-        return self._cut(own.to(self.parts.device, non_blocking=True, copy=True), gpu.Moment())
+        memory, self.spare = self.spare.copy_(together), None
+        CAPTURED.append((memory,))
+        return self._cut(memory.to(self.parts.device, non_blocking=True, copy=True), gpu.Moment())
 
     def _keep(self, there: "_Sent") -> "_Sent":
         """Keep what a captured launch names, longer than this kernel: one made anew replaces it, and graphs go on."""
@@ -230,7 +230,7 @@ class TritonLauncher(Launcher):
         for name, kernel, programs, counts, constants in self.forms[case]:
             yield Launch(name, kernel, programs, (*memory, *counts, *of_key, *self.numbers), constants)
 
-    def _forms(self, segment, aligned, given, clocked, by_site):
+    def _forms(self, segment, aligned, from_table, clocked, by_site):
         """The launches of a segment, whose arguments are counts alone; `by_site`: bits of the constants in memory."""
         sites = self.parts.of_chain
         for kind, j, first_item, first_row, programs, whole in self._grids(segment, aligned):
@@ -238,7 +238,7 @@ class TritonLauncher(Launcher):
             if name in self.kernels and all(programs):
                 counts = (len(self.parts.sites), self.parts.chains, self.items, first_item, first_row, sites)
                 constants = {"R": self.real, "GROUPS": GROUPS_OF_BLOCK, "WIDTH": self.width, "ALIGNED": whole}
-                constants |= {"FEW": sites if steps_of_block(sites) > 1 else 0, "GIVEN": given, "CLOCKED": clocked}
+                constants |= {"FEW": sites if steps_of_block(sites) > 1 else 0, "GIVEN": from_table, "CLOCKED": clocked}
                 sweeps = {"ROUND": 1, "num_warps": self._warps(segment, j, by_site)}
                 constants |= sweeps if kind == "sites" else self._round()
                 constants |= {"BY_SITE": by_site, "enable_fp_fusion": True}

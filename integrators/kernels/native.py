@@ -108,9 +108,9 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
 
 def _compiled(source, command, flags):
     """The bytes of the library that a compiler makes of a text; raises RecipeError if it makes none."""
-    with tempfile.TemporaryDirectory(prefix="sde-recipe-") as own:
-        text = Path(own) / "kernel.cpp"
-        built = Path(own) / "kernel.so"
+    with tempfile.TemporaryDirectory(prefix="sde-recipe-") as folder:
+        text = Path(folder) / "kernel.cpp"
+        built = Path(folder) / "kernel.so"
         text.write_text(source)
         words = [*command, "-o", str(built), str(text), *flags]
         try:

@@ -127,8 +127,8 @@ class _Caller:
                     do = "It is a function of theta, to a tensor of its shape, or a dict by block."
                     raise RecipeError(f"{self.program.recipe.name}, gradient", f"it is {type(value).__name__}", do=do)
                 if self.program.recipe.has_several_potentials:
-                    own = {self.program.places[g]: x for (_, g), x in zip(names, values)}
-                    value = self.latest.get(DERIVATIVES[order], {}) | own
+                    slopes = {self.program.places[g]: x for (_, g), x in zip(names, values)}
+                    value = self.latest.get(DERIVATIVES[order], {}) | slopes
                 self.latest[DERIVATIVES[order]] = value
                 return values
         return []

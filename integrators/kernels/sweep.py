@@ -56,11 +56,11 @@ class Sweep:
         self._setting: tuple | None = None
         self._bound: NamedTensors = []
         self._starts: list[int] = []
-        self._moved: list[torch.Tensor] = []
+        self._targets: list[torch.Tensor] = []
         self._tell_written: Callable[[], None] | None = None
         self._has_room = False
-        others = {*self.recipe.entries, *filter(is_by_site, supplied(program))}
-        self._own = [s for s in self.tables.places["out"] if s not in others]  # symbols in memory of the Sweep
+        outside = {*self.recipe.entries, *filter(is_by_site, supplied(program))}
+        self._inner = [s for s in self.tables.places["out"] if s not in outside]  # symbols in memory of the Sweep
         self._launch = launcher(self.plan, self.parts, self.tables)
         runs = () if spread is None else spread.runs
         copies = [k for k, part in enumerate(self._launch.part_of_item) if runs and not runs[part].counted]
@@ -70,7 +70,7 @@ class Sweep:
         """Read the blocks from `state` and write them to `out`, by default to `state` itself."""
         out = state if out is None else out
         if not self._has_room:
-            for s in self._own:
+            for s in self._inner:
                 empty = self.parts.empty(s.is_vector, torch.float64 if s in self.program.in_float64 else None)
                 self.tables.put(*self.tables.places["out"][s], s.name, empty)
             self._has_room = True
@@ -82,9 +82,9 @@ class Sweep:
         check_apart(self.recipe.name, read, written)
         self._bound = read + written
         self._starts = starts(t for _, t in self._bound)
-        moved = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
+        targets = [out[b.name] for b in self.recipe.targets if b in self.plan.written]
         self._tell_written = None
-        self._moved = [*(t for value in moved for t in listed(value)), *self.halves]
+        self._targets = [*(t for value in targets for t in listed(value)), *self.halves]
         if self.halves:
             table = self.tables.array_out
             self.tables.put(table, len(table) - 1, "weights", self.halves)
@@ -110,7 +110,7 @@ class Sweep:
     def release(self, *, keep_constants: bool = False) -> None:
         """Release all tensors, of the last call and of the Sweep itself; `bind` again before the next call."""
         self._bound = []
-        self._moved = []
+        self._targets = []
         self._tell_written = None
         per_site = self.tables.per_site
         if not keep_constants and per_site.any():  # constants per site are released with their tensors
@@ -146,7 +146,7 @@ class Sweep:
             noise.check(self.parts.chains)
         else:
             self._place_noise(noise)
-        tell_written = partial(increment_version, self._moved)
+        tell_written = partial(increment_version, self._targets)
         self._run(key, lambda segment: self._place(segment.before, supply(segment)), tell_written)
 
     def step(
@@ -176,13 +176,13 @@ class Sweep:
                     table, row = self.tables.places["out"][g]
                     table[row] = gradient
                 case Observe(name, observed) as statement:
-                    seen = observe[observed.name]
-                    self._place(statement, [self._in_shapes(seen) if name.is_vector else seen])
+                    observation = observe[observed.name]
+                    self._place(statement, [self._in_shapes(observation) if name.is_vector else observation])
 
         self._set_constants(h, temperature, step_number, parameters)
         self.tables.draw_inside()
         if self._tell_written is None:
-            self._tell_written = written(self._moved)
+            self._tell_written = written(self._targets)
         self._run(key, place, self._tell_written)
 
     def _run(self, key, place, tell_written):

@@ -140,8 +140,8 @@ class Trajectory:
         padded = -(-self.chains // self.width) * self.width  # whole lane blocks, filled by copies of the first chain
         rows = _count(self.rows) + _count(self.carried_rows)
         self.numbers = torch.empty((rows, padded), dtype=like.dtype, device=like.device)
-        for name, own in self.rows.items():
-            self._set(own, self.state[name])
+        for name, places in self.rows.items():
+            self._set(places, self.state[name])
         self.numbers[:, self.chains :] = self.numbers[:, :1]
         self.died = torch.full((padded,), -1, dtype=torch.int64, device=like.device)
         is_whole = all(DERIVATIVES[order] in state for order in self.program.carries)

@@ -52,8 +52,8 @@ class Walk:
 
     def __call__(self, params: Sequence[torch.Tensor]) -> bool:
         """Whether these are the same parameter objects, unmoved, with usable gradients."""
-        same = len(params) == len(self.params) and all(map(operator.is_, params, self.params))
-        return same and bool(self._find(*self._arguments))
+        is_same = len(params) == len(self.params) and all(map(operator.is_, params, self.params))
+        return is_same and bool(self._find(*self._arguments))
 
 
 def walk(params: Sequence[torch.Tensor]) -> Walk | None:
