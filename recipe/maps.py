@@ -8,9 +8,8 @@ If f reads sums over the sites, theta_i = f(z_i, S) with S_k = sum_j s_k(z_j), t
 plus a matrix of low rank, b_k = df/dS_k and c_k = ds_k/dz, with determinant prod(a) det(1 + total(c_k b_l/a)).
 
 By default D and Q are the formulas for z. If D and Q are `carried` over, D_zz = D/f'^2 and Q_zp = Q/f', the chain
-equals the chain of theta by Ito's formula. Source: Hsieh, Kavis, Rolland & Cevher (2018), "Mirrored Langevin dynamics",
-for the former, Zhang, Peyre, Fadili & Pereyra (2020), "Wasserstein control of mirror Langevin Monte Carlo", for the
-latter.
+equals the chain of theta by Ito's formula. Source: Hsieh, Kavis, Rolland & Cevher (2018), "Mirrored Langevin dynamics";
+for `carried` Zhang, Peyre, Fadili & Pereyra (2020), "Wasserstein control of mirror Langevin Monte Carlo".
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +38,6 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-from .algebra import entries
 from .arguments import check_known
 from .declaration import Recipe, check_recipe
 from .declared import Adapted, Block, Parameter, temperature
@@ -159,18 +157,21 @@ def mapped(
     if carried and change.mixes:
         what = f"{change} mixes sites, and D and Q of theta are no formulas of one site of {change.z}"
         raise RecipeError(where, what, do="Leave carried out: D and Q are those of the new coordinates then.")
+    return _in_coordinates(recipe, change, carried)
+
+
+def _in_coordinates(recipe: Recipe, change: Map, carried: bool) -> Recipe:
+    """The recipe with a block moved by its Map; D and Q are those for theta if `carried`."""
     rule = _rule(recipe, change, carried)
-    volume = temperature * change.log_determinant
     places = {change.theta: change.z}
     scale = [1 / change.slope if carried and b == change.theta else S.One for b in recipe.state]
 
     def matrix(A: Any) -> ImmutableMatrix:
-        values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(A).items()}
-        return ImmutableMatrix(*A.shape, lambda i, j: values.get((i, j), S.Zero))
+        return ImmutableMatrix(*A.shape, lambda i, j: A[i, j].xreplace(rule) * scale[i] * scale[j])
 
     def energy_of_z(H: Expr) -> Expr:
         H = H.xreplace(rule)
-        return (with_short_logs(H) if change.mixes else H) - volume
+        return (with_short_logs(H) if change.mixes else H) - temperature * change.log_determinant
 
     is_target = change.theta in recipe.targets
     energy = recipe.energy_of_target if is_target else None
@@ -188,8 +189,7 @@ def mapped(
         pieces={letter: _piece(piece, places) for letter, piece in recipe.pieces.items()},
         jumps={letter: _jump(jump, rule) for letter, jump in recipe.jumps.items()},
         conversions={
-            key: {rule.get(s, s): e.xreplace(rule) for s, e in formulas.items()}
-            for key, formulas in recipe.conversions.items()
+            k: {rule.get(s, s): e.xreplace(rule) for s, e in f.items()} for k, f in recipe.conversions.items()
         },
         requires=tuple(relation.xreplace(rule) for relation in recipe.requires),
         maps={change.z: change} if is_target else {},
