@@ -118,9 +118,9 @@ def square_root(size, *entries):
 
 def are_equal(x, y, times=1):
     """Whether the numbers of each chain agree up to eps^(3/4) of the largest, or `times` that, `(chains, 1, ...)`."""
-    some = tuple(range(1, x.dim()))
-    size = x.abs().amax(some, keepdim=True).clamp(min=1)
-    return (x - y).abs().amax(some, keepdim=True) <= times*torch.finfo(x.dtype).eps**0.75*size
+    axes = tuple(range(1, x.dim()))
+    size = x.abs().amax(axes, keepdim=True).clamp(min=1)
+    return (x - y).abs().amax(axes, keepdim=True) <= times*torch.finfo(x.dtype).eps**0.75*size
 
 
 def implicit(f, x, *fields):

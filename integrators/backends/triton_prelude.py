@@ -206,12 +206,12 @@ def put_total(x, sums, row, rows, TOTALS: tl.constexpr, k: tl.constexpr, CHAINS:
 @triton.jit
 def total_of(sums, items, chain, TOTALS: tl.constexpr, k: tl.constexpr, ROUND: tl.constexpr):
     """A total of each of these chains, from those of its blocks, ROUND of them at once, in a fixed order."""
-    found = tl.zeros((chain.numel,), tl.float64)
+    total = tl.zeros((chain.numel,), tl.float64)
     for start in range(0, items, ROUND):
         item = (start + tl.arange(0, ROUND))[None, :]
-        own = tl.load(sums + (chain[:, None] * items + item) * TOTALS + k, mask=item < items, other=0.0)
-        found += tl.sum(own, 1)
-    return found
+        parts = tl.load(sums + (chain[:, None] * items + item) * TOTALS + k, mask=item < items, other=0.0)
+        total += tl.sum(parts, 1)
+    return total
 
 
 @triton.jit
