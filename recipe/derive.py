@@ -45,16 +45,16 @@ def row_divergence(A: ImmutableMatrix, state: tuple[Block, ...]) -> ImmutableMat
     slopes: list[list[Expr]] = [[] for _ in state]
     for (i, j), a in entries(A).items():
         if a.free_symbols:
-            slopes[i].append(over_sites(own_divergence(a, state[j]), state[i], state[j]))
+            slopes[i].append(over_sites(divergence_of_entry(a, state[j]), state[i], state[j]))
     return ImmutableMatrix([terms(Add(*summands)) for summands in slopes])
 
 
-def own_divergence(entry: Expr, s: Block) -> Expr:
+def divergence_of_entry(entry: Expr, s: Block) -> Expr:
     """The part of the row divergence from one entry and the block s of its column; (M grad c) of an operator times c.
 
     >>> from recipe import operator, total, vector
     >>> theta = vector("theta")
-    >>> own_divergence(operator("M")*(1 + total(theta**2)), theta)
+    >>> divergence_of_entry(operator("M")*(1 + total(theta**2)), theta)
     2*M(theta)
     """
     if not operators_of(entry) or outer_products(entry):
@@ -94,7 +94,7 @@ def residual(drift: ImmutableMatrix, H: Expr, D: ImmutableMatrix, state: tuple[B
     H = by_moduli(H)
     F = circulation(drift.applyfunc(by_moduli), H, D.applyfunc(by_moduli), state).applyfunc(by_moduli)
     slopes = tuple(map(by_moduli, gradient(H, state)))
-    rows = [expanded(f * slope - _own_slope(f, block)) for f, block, slope in zip(F, state, slopes, strict=True)]
+    rows = [expanded(f * slope - _site_slope(f, block)) for f, block, slope in zip(F, state, slopes, strict=True)]
     return expanded(Add(*(Total(row) if block.is_vector else row for row, block in zip(rows, state))))
 
 
@@ -114,7 +114,7 @@ def by_moduli(e: Expr) -> Expr:
     return e.replace(sign, lambda x: -sign(-x) if x.could_extract_minus_sign() else sign(x))
 
 
-def _own_slope(f: Expr, block: Block) -> Expr:
+def _site_slope(f: Expr, block: Block) -> Expr:
     """df/dz at the site of z; on a sphere, for a tangent f, along the surface."""
     if not block.domain.is_sphere:
         return derivative(f, block)

@@ -31,7 +31,7 @@ from .algebra import entries, is_continuous, vanishes
 from .calculus import derivative
 from .certificate import least_eigenvalue, minimum_eigenvalue
 from .declared import OF_THE_STEP, Adapted, Block, Observed, Parameter, step_number, temperature, valid_name
-from .derive import gradient, own_divergence
+from .derive import divergence_of_entry, gradient
 from .domains import Domain
 from .dynamics import Dynamics
 from .errors import RecipeError, did_you_mean
@@ -221,7 +221,7 @@ def _places(recipe: Dynamics) -> Refusals:
 def _corners(recipe: Dynamics) -> Refusals:
     """Refuse entries that lack a derivative in Gamma."""
     for (i, j), entry in entries(recipe.D + recipe.Q).items():
-        slope = own_divergence(entry, recipe.state[j])
+        slope = divergence_of_entry(entry, recipe.state[j])
         rough = [f for f in slope.atoms(sign, Heaviside, DiracDelta) if f.free_symbols & set(recipe.state)]
         rough = [f for f in rough if not _vanishes_there(slope, f)]
         if rough or slope.has(S.NaN, S.ComplexInfinity):

@@ -113,14 +113,14 @@ class _Writer(Writer):
             return self._draw_of_chain(d)
         k = self.draws[d]
         source = f"{self._begin('drawn', k)} + spot, mask=mask, other=0"
-        return self._given_or_drawn(d, source, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
+        return self._lines_of_draw(d, source, f"{d.kind}s(seed, step, group, above, {k}, chain_of_group, FEW, R)")
 
     def _draw_of_chain(self, d):
         k = self.draws[d]
         source = f"tl.load(drawn + {k} * parts).to(tl.pointer_type(R)) + chain"
-        return self._given_or_drawn(d, source, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
+        return self._lines_of_draw(d, source, f"one_{d.kind}(seed, step, {k}, first_chain + chain, R)")
 
-    def _given_or_drawn(self, d, source, drawn):
+    def _lines_of_draw(self, d, source, drawn):
         name = self.stem(d)
         return ["if GIVEN:", f"    {name} = tl.load({source})", "else:", f"    {name} = {drawn}"]
 

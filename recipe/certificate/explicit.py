@@ -163,8 +163,7 @@ class Explicit:
         """Lines along each coordinate through states of the bulk and random ones, all of a coordinate at once."""
         import numpy as np
 
-        random_ones = np.array(draws_inside(self.blocks, FEW)).T
-        states = np.concatenate([random_ones, self.bulk[:, :LINES]], axis=1)
+        states = np.concatenate([np.array(draws_inside(self.blocks, FEW)).T, self.bulk[:, :LINES]], axis=1)
         for i, b in enumerate(self.blocks):
             if not b.domain.is_discrete:
                 yield Line(self, i, list(states[:, :, None]))

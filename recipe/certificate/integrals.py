@@ -63,8 +63,8 @@ def _normalisable(case: Case) -> Answer:
     if weighs_U:
         blocks = [*dict.fromkeys([*blocks, *recipe.targets])]
     integrated = {*blocks, *drawn, *(g.block for g in gaussians)}
-    round_ones = [b for b in blocks if b.domain.is_sphere]
-    blocks = [b for b in blocks if b not in round_ones]
+    spheres = [b for b in blocks if b.domain.is_sphere]
+    blocks = [b for b in blocks if b not in spheres]
     names = ", ".join(b.name for b in recipe.state if b in integrated)
     question = f"exp(-H) is normalisable in {names or 'no auxiliary block'}"
     if not names:
@@ -73,8 +73,8 @@ def _normalisable(case: Case) -> Answer:
     laws += [f"{b} ~ {law}" for b, law in drawn.items()]
     precisions = [g.precision.is_positive for g in gaussians]
     signed = all([*precisions, *(getattr(law, name).is_positive for law in drawn.values() for name in law.positive)])
-    laws += [f"{b} on a sphere, of finite area" for b in round_ones]
-    signed &= not rest.has(*round_ones)
+    laws += [f"{b} on a sphere, of finite area" for b in spheres]
+    signed &= not rest.has(*spheres)
     tails_of = [f"{b} by its tails" for b in blocks]
     of_sites = f", of {case.sites} sites" if blocks and couples_sites(recipe) else ""
     proper = ", ".join(laws + tails_of) + of_sites, "proved" if signed and not blocks else "checked"
