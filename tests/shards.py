@@ -157,7 +157,7 @@ def loops(mesh, folder, found, said):
         if name == "sgnht":
             temperatures = optimizer.kinetic_temperatures()
             found["temperatures"] = torch.tensor([t.value for t in temperatures.values()], dtype=F64)
-            (late,) = optimizer._monitors.late(0, 1, optimizer._group(0).shards)
+            (late,) = optimizer._monitors.of(0).late(1, optimizer._group(0).shards)
             found |= {f"late {key}": x for key, x in late.items() if key != "noise"}
             said["report"] = str(optimizer.report().ok)
             said["print"] = repr(optimizer)

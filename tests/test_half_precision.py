@@ -136,8 +136,8 @@ def test_a_loop_is_watched_in_the_precision_in_which_it_moves():
         for p in weights:
             p.grad = torch.full_like(p, 60000.0 - 100 * k)
         optimizer.step()
-    (rows,) = optimizer._monitors.rows.values()
-    assert [row["step"] for row in rows] == [0, 10] and rows[0]["kick.p"][0] > 0
+    rows = optimizer._monitors.of(0).rows
+    assert [row.step for row in rows] == [0, 10] and rows[0].sums["kick.p"][0] > 0
 
 
 def test_weights_of_two_types_are_still_refused():

@@ -92,7 +92,7 @@ def test_temperatures_and_the_report_are_of_all_ranks(two):
     _, optimizer = alone("sgnht")
     temperatures = [t.value for t in optimizer.kinetic_temperatures().values()]
     assert_same(two, "temperatures", torch.tensor(temperatures, dtype=torch.float64))
-    (late,) = optimizer._monitors.late(0, 1)
+    (late,) = optimizer._monitors.of(0).late(1)
     for name, series in late.items():
         if name != "noise":
             assert_same(two, f"late {name}", series)

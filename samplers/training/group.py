@@ -25,9 +25,10 @@ from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copies_of
 from .loop_report import Chain
-from .monitors import HEATING, Monitors, Sites, masses_of
+from .monitors import HEATING, Look, Monitors, masses_of
 from .rates import SETTINGS, Setting, in_words
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
+from .sites import Sites
 from .stacked import chains_of, count, labels, members_of
 from .tensors import (
     by_chain,
@@ -108,7 +109,8 @@ class Group:
         self.index = index
         self.group = group
         self.states = states
-        self.monitors = monitors
+        self.monitor = monitors.of(index)
+        self.clipping = monitors.clipping
         self._known: Known | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._settings = itemgetter(*SETTINGS, *sampler.step.parameters)
@@ -127,8 +129,7 @@ class Group:
         """Step size, temperature and parameters in use, computed anew when settings change."""
         values = self._settings(self.group)
         if self._in_use is None or self._in_use[0] != values:
-            own = rates.setting(self.sampler.step, self.sampler.where, self.group, budget=False)
-            self._in_use = values, own
+            self._in_use = values, rates.setting(self.sampler.step, self.sampler.where, self.group, budget=False)
         return self._in_use[1]
 
     @cached_property
@@ -155,15 +156,15 @@ class Group:
         if observe:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
         known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
-        checked = gpu.is_capturing() or number % CHECKED == 0 or self.monitors.clipping.looks_on
+        checked = gpu.is_capturing() or number % CHECKED == 0 or self.clipping.looks_on
         gradients = None if checked or known is None else known.gradients(params)
         if known is None or gradients is None:
             known, gradients = self._checked_gradients(known, params, observe)
         left = skipped(params) if isinstance(gradients, list) else []
-        if self.monitors.looks_on(number) and not gpu.is_capturing():
+        if self.monitor.looks_on(number) and not gpu.is_capturing():
             without = [k for k in known.sites.chosen if any(params[k] is p for p in left)] if left else []
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
-            self.monitors.see(self.index, group, chosen, known.sites, self.setting, without)
+            self.monitor.see(Look(group, self.setting, known.sites, chosen, without))
         if known.copies is not None:
             gradients = known.copies.precise(gradients)
         setting = self.setting
@@ -234,8 +235,8 @@ class Group:
         if not captured:
             if checked or not known.are_finite(gradients):
                 self.check_finite(gradients)
-            if checked or self.monitors.clipping.looks_on:
-                self.monitors.clipping.see(gradients, self.shards)
+            if checked or self.clipping.looks_on:
+                self.clipping.see(gradients, self.shards)
         return known, gradients
 
     def _check_noise(self, number: int) -> None:
@@ -259,7 +260,7 @@ class Group:
         for name in states[0] if states else ():  # scalar blocks are with the first parameter alone
             tensors[f"{name} of parameter"] = [state[name] for state in states if name in state]
         where, number = f"{self.sampler.where}, step", self.group["step_number"]
-        check_finite(where, number, tensors, labels(self.index, params), self.monitors.arrivals)
+        check_finite(where, number, tensors, labels(self.index, params), self.monitor.arrivals)
 
     def _bound(
         self, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
@@ -345,24 +346,30 @@ class Group:
             for name, p, of_tensor in zip(names, params, (squares / mass).tolist()):
                 sites = p.numel() // len(members)
                 for member, square in zip(members, of_tensor if sites else ()):
-                    own = temperature_of(square / sites, sites, self.setting.temperature)
-                    temperatures[f"{name}, {block}{member}"] = own
+                    temperature = temperature_of(square / sites, sites, self.setting.temperature)
+                    temperatures[f"{name}, {block}{member}"] = temperature
         return temperatures
 
-    def seen(self) -> list[Chain]:
+    def chains(self) -> list[Chain]:
         """Monitored numbers of each chain, with its setting and its relaxation."""
-        params, monitors = self.group["params"], self.monitors
-        added = monitors.added.get(self.index) == {True}
-        beside = monitors.beside.get(self.index, set()) - {None}  # None of two steps where the Minibatches changed
-        other = beside.pop() if len(beside) == 1 else None
-        steps = self.relaxation_steps()
-        series = monitors.late(self.index, count(params), self.shards)
-        heatings = [] if all(HEATING in own for own in series) else monitors.heatings(self.index)
+        params, monitor = self.group["params"], self.monitor
+        of_chains = monitor.late(count(params), self.shards)
+        heatings = [] if all(HEATING in series for series in of_chains) else monitor.heatings()
         no_heat = next((heating for heating in heatings if isinstance(heating, str)), "")
-        names = labels(self.index, params)
-        num_data = self.group["num_data"]
-        told = no_heat, steps, num_data, other, added, self.index in monitors.drawn
-        return [Chain(of, own, *told) for of, own in zip(names, series)]
+        relaxation = self.relaxation_steps()
+        return [
+            Chain(
+                of=label,
+                series=series,
+                no_heat=no_heat,
+                relaxation=relaxation,
+                num_data=self.group["num_data"],
+                beside=monitor.minibatches,
+                added=monitor.sums_up,
+                drawn=monitor.has_random_numbers,
+            )
+            for label, series in zip(labels(self.index, params), of_chains)
+        ]
 
     def in_words(self) -> list[str]:
         """Lines of text about the group: its settings as given, and what is in use."""

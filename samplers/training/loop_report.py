@@ -62,8 +62,8 @@ class Chain:
     drawn: bool
 
 
-def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: str, alpha: float, tolerance: float) -> Report:
-    """The report of `Optimizer.report`; `clipped`: what gradients keep, as clipped ones do."""
+def report_of_loop(recipe: Recipe, chains: list[Chain], *, constant: str, alpha: float, tolerance: float) -> Report:
+    """The report of `Optimizer.report`; `constant`: the size that gradients keep, as clipped ones do, or ""."""
     short = [chain.of for chain in chains if len(next(iter(chain.series.values()), ())) < 2 * LEAST * SEGMENTS]
     unasked = [WEIGHTS]
     if short:
@@ -71,12 +71,12 @@ def report_of_loop(recipe: Recipe, chains: list[Chain], *, clipped: str, alpha: 
         unasked.append(f"{short[0]}{others}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
     share = alpha / max(1, 5 * len(chains))
     answers = [_answers(recipe, chain, share, tolerance) if chain.of not in short else _data(chain) for chain in chains]
-    ranked = sorted((answer for own in answers for answer in own), key=lambda answer: answer[0])
-    seen = {
+    ranked = sorted((answer for of_chain in answers for answer in of_chain), key=lambda answer: answer[0])
+    clipped = {
         "norm": Finding("clipped gradients", "", 1, None, 0, 0, CLIPPED),
         "largest entry": Finding("clipped gradients", "", 1, None, 0, 1, BOUNDED, known=False),
     }
-    findings = [seen[clipped]] if clipped else []
+    findings = [clipped[constant]] if constant else []
     findings += [answer for _, answer in ranked if isinstance(answer, Finding)]
     return Report(tuple(findings), (*unasked, *(answer for _, answer in ranked if isinstance(answer, str))))
 

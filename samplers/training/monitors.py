@@ -1,45 +1,34 @@
-"""Monitored numbers of a training loop: temperatures, thermostats, the noise of gradients, and signs of clipping.
+"""Monitored numbers of a training loop: temperatures, thermostats, and the noise of gradients.
 
 Numbers are read when they have arrived from the device, which is not waited for.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from integrators.auxiliary import masses
 from integrators.kernels.addresses import starts
-from integrators.transfers import Arrivals, largest, norms
+from integrators.transfers import Arrivals
 from recipe import Recipe
-from recipe.errors import warn
 
 from ..results.heat import Heating, heating_of
-from . import minibatches
-from .kernels import Text
+from .clipping import Clipping
+from .minibatches import Beside, handed_out_since, latest
 from .rates import Setting
 from .shards import Shards
-from .stacked import count
-from .tensors import by_chain
+from .sites import Sites, Tensors
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
-SITES, FEWEST = 1024, 32  # of a group at which its numbers are taken, and of each of many chains
-TENSORS, RUN = 32, 16  # of a group that these sites are in, and of neighbours in memory, which are read together
-LOOKS = 24  # first steps of a training loop that are all looked at for clipping; later ones now and then
-ALIKE = 4  # of LOOKS steps in a row that were looked at, of one norm or one largest entry: no accident
-SAME = 1e-5  # relative: sizes that differ by less are one
-NOISE, SQUARES, SOME = "noise", "squares", "sites"  # in a row: sums over so many sites
-PLACE = "weights and slopes"  # in a row: at the sites, on the device
-HEATING, SUPPLIED, SETTING = "heating", "supplied", "setting"  # temperatures over T; in use at a row
+COUNT, NOISE, SQUARES = "sites", "noise", "squares"  # sums of a row that are of no block
+HEATING, SUPPLIED = "heating", "supplied"  # series of temperatures over T
 
-Tensors = Sequence[torch.Tensor]
-Numbers = dict[str, np.ndarray]  # by name, of each chain
+Series = dict[str, torch.Tensor]  # by name, a number for each row
 
 
 def is_looked_at(step: int) -> bool:
@@ -51,302 +40,260 @@ def is_looked_at(step: int) -> bool:
     return step % (EVERY << max(0, (step // OFTEN).bit_length() - 1)) == 0
 
 
-class Clipping:
-    """Warns once if gradients keep one norm or one largest entry, and the other of the two changes.
+@dataclass(eq=False)
+class Row:
+    """Numbers of a parameter group before one of its steps, with the setting of that step.
 
-    Clipping changes the law that is sampled. `where` begins the warning. `seen`: "norm", or "largest entry", which a
-    loss of bounded slope keeps as well; of gradients in half precision, whose entries are rounded, norms alone tell.
+    `weights` and `slopes`, the gradients of U, are those at the monitored sites, `(chains, sites)`, on the device.
+    `sums` are over the sites that the step moves, a number for each chain, by name, once they have arrived:
+
+    "sites": how many sites these are.
+    "kinetic.p": p^2/(m T) for momenta p of mass m.
+    "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U without prior, the rise of "kinetic.p" by half a kick.
+    The name of a thermostat: its values.
+    "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches and a part from the move
+    between the steps. Where there was no next step there is no such sum.
+    "squares": (g^2 + g'^2)/2.
+
+    Of sharded parameters all of these are the parts on this rank.
     """
 
-    def __init__(self, where: str, arrivals: Arrivals):
-        self.where = where
-        self.arrivals = arrivals
-        self.looks = 0
-        self.sizes: deque[tuple[float, float]] = deque(maxlen=LOOKS)  # norm and largest entry of gradients of a step
-        self.rounding = 0.0  # of gradients, relative
-        self.seen = ""
+    step: int
+    setting: Setting
+    weights: torch.Tensor
+    slopes: torch.Tensor
+    sums: dict[str, list[float]] = field(default_factory=dict)
 
-    @property
-    def looks_on(self) -> bool:
-        """Whether the gradients of the next step, one of the first, are looked at."""
-        return self.looks < LOOKS
-
-    def see(self, gradients: Tensors, shards: Shards | None = None) -> None:
-        """Measures the gradients of a step; sharded ones are the parts on this rank, and sizes are of all ranks."""
-        if self.seen and shards is None:  # ranks do not see it at one time, and measure together
-            return
-        self.looks += 1
-        self.rounding = max(torch.finfo(g.dtype).eps for g in gradients)
-        of_each, biggest = norms(gradients), largest(gradients).amax().reshape(1)
-        if shards is not None:
-            of_each = shards.add(of_each.square()).sqrt()
-            shards.spread.maximise(biggest)
-        self.arrivals.send(torch.cat([of_each, biggest]), self._read)
-
-    def _read(self, sizes: list[float]) -> None:
-        """Compares the sizes of a step's gradients with the sizes of earlier steps."""
-        *of_each, biggest = sizes
-        norm = math.hypot(*of_each)
-        apart = max(1e-3, 4 * self.rounding)
-        one_norm = sum(_same(norm, n) and abs(biggest - b) > apart * biggest for n, b in self.sizes)
-        one_largest = sum(_same(biggest, b) and abs(norm - n) > apart * norm for n, b in self.sizes)
-        if self.rounding > SAME:
-            one_largest = 0
-        if not self.seen and biggest and max(one_norm, one_largest) >= ALIKE - 1:
-            self.seen = "norm" if one_norm >= ALIKE - 1 else "largest entry"
-            bounded = "" if self.seen == "norm" else " A loss of bounded slope, such as L1, has such gradients too."
-            warn(
-                f"{self.where}: gradients of one {self.seen}, as if they were clipped. A step that depends on the "
-                "gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller "
-                f"lr.{bounded}"
-            )
-        self.sizes.append((norm, biggest))
+    def add(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Adds sums `(chains,)` that have arrived."""
+        for name, of_chains in sums.items():
+            self.sums[name] = of_chains.tolist()
 
 
-def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= SAME * a < math.inf  # norms of a loop that blows up overflow
+class Look(NamedTuple):
+    """A parameter group before a step: torch's dict of it, the setting of the step, and the monitored sites.
 
-
-@dataclass(frozen=True, eq=False)
-class Sites:
-    """Some sites of each chain of a group, in evenly spaced runs in the memory of at most TENSORS of its tensors.
-
-    `chosen`: the numbers of these tensors; `weights`, and `states` by block: views `(chains, runs, sites)` of them.
+    `gradients`: those of the tensors that the sites are in; `skipped`: the numbers of the tensors that the step leaves
+    as they are.
     """
 
-    chosen: Sequence[int]
-    chains: int
-    device: torch.device
-    weights: Tensors
-    states: Mapping[str, Tensors]
-    scalars: Mapping[str, torch.Tensor]
+    group: Mapping[str, Any]
+    setting: Setting
+    sites: Sites
+    gradients: Tensors
+    skipped: Sequence[int]
+
+
+class Trace(NamedTuple):
+    """What a step leaves for a comparison with the next one.
+
+    `slopes`: num_data times the gradients of the loss, `(chains, sites)`; `batch`: the place of the latest Minibatches;
+    `address` and `version`: of the first gradient; `generator`: the state of torch's random numbers.
+    """
+
+    slopes: torch.Tensor
+    batch: tuple
+    address: list[int]
+    version: int
+    generator: torch.Tensor
 
     @classmethod
-    def of(cls, whole: Tensors, kernel: Text, shards: Shards | None) -> "Sites":
-        """The sites of parameters, in the tensors that their kernel moves: of sharded ones this rank's parts."""
-        chains = count(whole)
-        chosen = range(0, len(whole), -(-len(whole) // TENSORS))
-        every = max(1, -(-sum(whole[k].numel() for k in chosen) // max(SITES, FEWEST * chains)))
-        run = 1 if every == 1 else RUN
-        counted = [k for k in chosen if shards is None or shards.counted[k]]
-        own = [k for k in counted if kernel.params[k].numel() >= run * chains]
+    def of(cls, look: Look) -> "Trace":
+        """The trace of a step that is about to be made."""
+        slopes = look.sites.of_gradients(look.gradients) * look.group["num_data"]
+        first = look.gradients[:1]
+        version = first[0]._version if first else 0
+        return cls(slopes, latest(), starts(first), version, generator_state(slopes.device))
 
-        def views(tensors: Tensors) -> Tensors:
-            return [by_chain(tensors[k], chains).unfold(1, run, run * every) for k in own]
 
-        states = {b: views(tensors) for b, tensors in kernel.vectors.items()}
-        return cls(own, chains, whole[0].device, views(kernel.params), states, kernel.scalars)
+class Monitor:
+    """Rows of numbers of one parameter group, taken before some of its steps, and how its gradients come about."""
 
-    @cached_property
-    def places(self) -> list[tuple[torch.Size, tuple[int, ...]]]:
-        """Shape and strides of each view."""
-        return [(x.shape, x.stride()) for x in self.weights]
+    def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
+        self.recipe = recipe
+        self.arrivals = arrivals
+        self.rows: list[Row] = []
+        self.has_random_numbers = False  # whether torch's generators have moved from a step to the next, as by dropout
+        self._data: set[Beside | None] = set()  # of Minibatches between two steps; None where these have changed
+        self._sums_up: set[bool] = set()  # whether a gradient was added to the one before
+        self._before: Trace | None = None  # of the step before, where that was looked at
 
-    def count(self, skipped: Sequence[int]) -> int:
-        """How many sites a step moves that skips tensors of these numbers."""
-        return sum(shape[1] * shape[2] for k, (shape, _) in zip(self.chosen, self.places) if k not in skipped)
+    def looks_on(self, step: int) -> bool:
+        """Whether the group may be looked at before this step; reads what has arrived."""
+        self.arrivals.look()
+        return self._before is not None or is_looked_at(step)
 
-    def together(self, views: Tensors) -> torch.Tensor:
-        """Views side by side in float64, `(chains, some)`."""
-        if not views:
-            return torch.zeros(self.chains, 0, dtype=torch.float64, device=self.device)
-        return torch.cat(list(views), 1).double().flatten(1)
+    def see(self, look: Look) -> None:
+        """Begins a row at the steps that are looked at, and completes it at the next step."""
+        begins = is_looked_at(look.group["step_number"]) and look.setting.temperature > 0
+        before, self._before = self._before, None
+        if not begins and before is None:
+            return
+        now = Trace.of(look)
+        if before is not None and before.slopes.shape == now.slopes.shape:
+            self._compare(before, now)
+        if begins:
+            self._before = now
+            self._begin(look, now.slopes)
 
-    def values(self, blocks: Sequence[str], skipped: Sequence[int]) -> torch.Tensor:
-        """The numbers of the weights and of blocks, `(chains, 1 + blocks, some)`; blocks are 0 at skipped tensors."""
-        lists = [self.weights, *(self.states[b] for b in blocks)]
-        values = self.together([x for views in lists for x in views]).view(self.chains, len(lists), -1)
-        if skipped:
-            values[:, 1:] *= self.moved(skipped)
-        return values
+    def _compare(self, before: Trace, now: Trace) -> None:
+        """Completes the latest row by the noise of gradients, from the step that it is of and the next one."""
+        row = self.rows[-1]
+        halves = torch.stack((now.slopes - before.slopes, now.slopes, before.slopes)).square().sum(2) / 2
 
-    def moved(self, skipped: Sequence[int]) -> torch.Tensor:
-        """1 at the sites that a step moves and 0 at those of skipped tensors, of these numbers, `(chains, 1, some)`."""
-        parts = [torch.full_like(x, float(k not in skipped)) for k, x in zip(self.chosen, self.weights)]
-        return self.together(parts)[:, None]
+        def read(numbers: list[float]) -> None:
+            noise, half, half_before = np.array(numbers).reshape(3, -1)
+            row.add({NOISE: noise, SQUARES: half + half_before})
 
-    def slopes(self, gradients: Tensors) -> torch.Tensor:
-        """The numbers of the chosen tensors' gradients, which lie in memory as the tensors do."""
-        return self.together([g.as_strided(*place) for g, place in zip(gradients, self.places)])
+        self.arrivals.send(halves.flatten(), read)
+        self._data.add(handed_out_since(before.batch))
+        self._sums_up.add((before.address, before.version) == (now.address, now.version - 1))
+        if not torch.equal(before.generator, now.generator):
+            self.has_random_numbers = True
+
+    def _begin(self, look: Look, slopes: torch.Tensor) -> None:
+        """Begins a row: sums over the sites that are moved, and weights with slopes, which stay on the device."""
+        sites, skipped, setting = look.sites, look.skipped, look.setting
+        T, h = setting.temperature, setting.step_size
+        momenta = masses_of(self.recipe, setting)
+        thermostats = [b.name for b in self.recipe.thermostats]
+        of_sites = [name for name in thermostats if name in sites.states]
+        of_chains = [name for name in thermostats if name not in sites.states]
+        blocks = [*momenta, *of_sites]
+        values = sites.values(blocks, skipped)
+        summands = torch.cat((values[:, 1:], slopes[:, None]), 1)  # blocks, and the gradient last
+        sums = torch.stack((summands, summands.square())).sum(3)  # (2, chains, blocks + 1)
+        weights = values[:, 0]
+        prior = weights * sites.is_moved(skipped) if skipped else weights
+        slopes = torch.add(slopes, prior, alpha=look.group["num_data"] * look.group["weight_decay"])
+        row = Row(look.group["step_number"], setting, weights.clone(), slopes)
+        self.rows.append(row)
+        count = sites.count(skipped)
+
+        def read(numbers: list[float]) -> None:
+            flat = np.array(numbers)
+            scalars = flat[sums.numel() :].reshape(-1, sites.chains)
+            plain, squares = flat[: sums.numel()].reshape(sums.shape)
+            number_of_sites = np.full(sites.chains, float(count))
+            row.add({COUNT: number_of_sites} | {name: plain[:, blocks.index(name)] for name in of_sites})
+            for k, (p, mass) in enumerate(momenta.items()):
+                kinetic = squares[:, k] / (mass * T)
+                kick = squares[:, -1] * (h**2 / (4 * mass * T))
+                row.add({f"kinetic.{p}": kinetic, f"kick.{p}": kick})
+            row.add({name: count * x for name, x in zip(of_chains, scalars)})
+
+        self.arrivals.send(torch.cat([sums.flatten(), *(sites.scalars[name] for name in of_chains)]), read)
+
+    @property
+    def minibatches(self) -> Beside | None:
+        """The Minibatches that are read beside the loop, if they are the same ones in all of it."""
+        known = self._data - {None}
+        return known.pop() if len(known) == 1 else None
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether each gradient was added to the one before, as without zero_grad()."""
+        return self._sums_up == {True}
+
+    def _late_rows(self) -> list[Row]:
+        """The rows of the later half of the steps."""
+        return [row for row in self.rows if 2 * row.step >= self.rows[-1].step]
+
+    def heatings(self) -> list[Heating | str]:
+        """How gradient noise heats, over T, at the setting of each row of the later half; or why that is not known."""
+        settings = [row.setting for row in self._late_rows()]
+        heatings: dict[int, Heating | str] = {}
+        for setting in settings:
+            if id(setting) not in heatings:
+                heating = heating_of(self.recipe, setting.parameters, setting.step_size)
+                T = setting.temperature
+                heatings[id(setting)] = heating if isinstance(heating, str) else Heating(*(x / T for x in heating))
+        return [heatings[id(setting)] for setting in settings]
+
+    def late(self, chains: int, shards: Shards | None = None) -> list[Series]:
+        """Series by name of each chain, over the later half of the steps; of shards all ranks call this together.
+
+        They are means over sites of the sums of a `Row`, "configurational", (theta - E theta) g/T, and temperatures
+        over T: "heating", what the noise of gradients adds less what is "supplied".
+        """
+        rows = self._late_rows()
+        if not rows:
+            return [Series() for _ in range(chains)]
+        names = [COUNT, NOISE, SQUARES]
+        names += [name for name in rows[0].sums if name not in names]
+        missing = chains * [math.nan]
+        sums = _of_rows([[row.sums.get(name, missing) for name in names] for row in rows])
+        table = torch.cat([sums, _virial(rows)[:, None]], 1)  # (rows, names and virial, chains)
+        if shards is not None:
+            shards.spread.add(table)
+        unknown = Heating(math.nan, math.nan)
+        heatings = _of_rows([unknown if isinstance(heating, str) else heating for heating in self.heatings()])
+        steps = torch.tensor([float(row.step) for row in rows], device="cpu")
+        series = []
+        for of_chain in table.unbind(2):
+            columns = dict(zip((*names, "configurational"), of_chain.unbind(1)))
+            series.append(_series(steps, columns, heatings))
+            if self.recipe.has_other_energy:  # (theta - E theta) grad U is not T then
+                del series[-1]["configurational"]
+        return series
 
 
 class Monitors:
-    """Rows of numbers of each parameter group, taken before some of the steps: sums over some sites of each chain.
-
-    "kinetic.p": p^2/(m T). "kick.p": (h/2)^2 g^2/(m T) for the gradient g of U, the rise of "kinetic.p" by half a kick.
-    "noise": (g - g')^2/2 for the gradient g' one step later, the variance of minibatches and a part from the move
-    between the steps; "squares": (g^2 + g'^2)/2. Thermostats by their names. Weights and g/T are kept for the
-    "configurational" temperature, (theta - E theta) g/T. Of sharded sites rows hold this rank's part of each sum.
-    """
+    """The monitors of the groups of an optimizer, by number, which read what arrives in one queue."""
 
     def __init__(self, recipe: Recipe, clipping: Clipping) -> None:
         self.recipe = recipe
         self.clipping = clipping
         self.arrivals = clipping.arrivals
-        self.rows: dict[int, list[dict[str, Any]]] = {}  # by group: "step", and numbers `(chains,)` by name
-        self.beside: dict[int, set[minibatches.Beside | None]] = {}  # by group, of Minibatches between two steps
-        self.added: dict[int, set[bool]] = {}  # by group, whether a gradient was added to, and not zeroed
-        self.drawn: set[int] = set()  # groups for whose gradients numbers of torch's generators were drawn, perhaps
-        self._before: dict[int, tuple[torch.Tensor, Any, Any, Any]] = {}  # by group, at the step before
+        self.of_groups: dict[int, Monitor] = {}
 
-    def looks_on(self, step: int) -> bool:
-        """Whether a group may be looked at before this step; reads what has arrived."""
-        self.arrivals.look()
-        return bool(self._before) or is_looked_at(step)
-
-    def see(
-        self,
-        index: int,
-        group: Mapping[str, Any],
-        gradients: Tensors,
-        sites: Sites,
-        setting: Setting,
-        skipped: Sequence[int] = (),
-    ) -> None:
-        """Records a row of a group, at the steps that are looked at; `gradients`: those of the chosen tensors.
-
-        `skipped`: the numbers of the tensors that this step leaves as they are, whose sites are not counted.
-        """
-        looks = is_looked_at(group["step_number"]) and setting.temperature > 0
-        before = self._before.pop(index, None)
-        if not looks and before is None:
-            return
-        slopes = sites.slopes(gradients) * group["num_data"]
-        place, version = starts(gradients[:1]), gradients[0]._version if gradients else 0
-        if before is not None and before[0].shape == slopes.shape:
-            halves = torch.stack((slopes - before[0], slopes, before[0])).square().sum(2) / 2
-            self._send(index, halves.flatten(), _of_pair)
-            self.beside.setdefault(index, set()).add(minibatches.handed_out_since(before[1]))
-            self.added.setdefault(index, set()).add(before[2] == (place, version - 1))
-            if not torch.equal(before[3], drawn_by(slopes.device)):
-                self.drawn.add(index)
-        if looks:
-            self._before[index] = slopes, minibatches.latest(), (place, version), drawn_by(slopes.device)
-            self._look(index, group, slopes, sites, setting, skipped)
-
-    def _look(
-        self,
-        index: int,
-        group: Mapping[str, Any],
-        slopes: torch.Tensor,
-        sites: Sites,
-        setting: Setting,
-        skipped: Sequence[int],
-    ) -> None:
-        """Begins a row: sums over the sites that are moved, and weights with slopes, which stay on the device."""
-        T, h = setting.temperature, setting.step_size
-        of_momenta = masses_of(self.recipe, setting)
-        names = [b.name for b in self.recipe.thermostats]
-        blocks = [*of_momenta, *(name for name in names if name in sites.states)]
-        scalars = [name for name in names if name not in sites.states]
-        values = sites.values(blocks, skipped)
-        own = torch.cat((values[:, 1:], slopes[:, None]), 1)
-        sums = torch.stack((own, own.square())).sum(3)
-        some = sites.count(skipped)
-
-        def read(numbers: np.ndarray) -> Numbers:
-            plain, squares = numbers[: sums.numel()].reshape(sums.shape)
-            row = {SOME: np.full(sites.chains, float(some))}
-            row |= {name: plain[:, k] for k, name in enumerate(blocks) if name not in of_momenta}
-            for k, (block, mass) in enumerate(of_momenta.items()):
-                row[f"kinetic.{block}"] = squares[:, k] / (mass * T)
-                row[f"kick.{block}"] = squares[:, -1] * (h**2 / (4 * mass * T))
-            of_chains = numbers[sums.numel() :].reshape(-1, sites.chains)
-            return row | {name: some * number for name, number in zip(scalars, of_chains)}
-
-        weights = values[:, 0]
-        prior = weights * sites.moved(skipped)[:, 0] if skipped else weights
-        slopes = torch.add(slopes, prior, alpha=group["num_data"] * group["weight_decay"])
-        row = {"step": group["step_number"], PLACE: torch.stack((weights, slopes)), SETTING: setting}
-        self._send(index, torch.cat([sums.flatten(), *(sites.scalars[name] for name in scalars)]), read, row)
-
-    def _send(
-        self, index: int, numbers: torch.Tensor, read: Callable[[np.ndarray], Numbers], row: dict | None = None
-    ) -> None:
-        """Adds what is read of numbers to the latest row of a group, once they come; with a `row`, begins with it."""
-        rows = self.rows.setdefault(index, [])
-
-        def take(here: list[float]) -> None:
-            if row is not None:
-                rows.append(row)
-            rows[-1].update({name: of_chains.tolist() for name, of_chains in read(np.array(here)).items()})
-
-        self.arrivals.send(numbers, take)
-
-    def _late(self, index: int) -> list[dict[str, Any]]:
-        """The rows of the later half of the steps of a group."""
-        rows = self.rows.get(index, [])
-        return [row for row in rows if 2 * row["step"] >= rows[-1]["step"]]
-
-    def heatings(self, index: int) -> list[Heating | str]:
-        """How gradient noise heats, over T, at the setting of each row of the later half; or why that is not known."""
-        settings = [row[SETTING] for row in self._late(index)]
-        known: dict[int, Heating | str] = {}
-        for setting in settings:
-            if id(setting) not in known:
-                heating = heating_of(self.recipe, setting.parameters, setting.step_size)
-                T = setting.temperature
-                known[id(setting)] = heating if isinstance(heating, str) else Heating(*(x / T for x in heating))
-        return [known[id(setting)] for setting in settings]
-
-    def late(self, index: int, chains: int, shards: Shards | None = None) -> list[dict[str, torch.Tensor]]:
-        """Series by name of each chain of a group, over the later half of its steps; of shards all ranks call this."""
-        rows = self._late(index)
-        if not rows:
-            return [dict[str, torch.Tensor]() for _ in range(chains)]
-        apart = ("step", PLACE, SETTING, SOME, NOISE, SQUARES)
-        names = [name for name in rows[0] if name not in apart]
-        missing = chains * [math.nan]
-        order = (SOME, NOISE, SQUARES, *names)
-        table = torch.tensor(
-            [[row.get(name, missing) for name in order] for row in rows], dtype=torch.float64, device="cpu"
-        )
-        weights, slopes = torch.stack([row[PLACE] for row in rows], 1)
-        virial = ((weights - weights.mean(0)) * slopes).sum(2).cpu()
-        virial /= torch.tensor([[row[SETTING].temperature] for row in rows], dtype=torch.float64, device="cpu")
-        table = torch.cat([table, virial[:, None]], 1)  # (rows, numbers, chains)
-        if shards is not None:
-            shards.spread.add(table)
-        names += [] if self.recipe.has_other_energy else ["configurational"]
-        steps = torch.tensor([float(row["step"]) for row in rows], device="cpu")
-        unknown = Heating(math.nan, math.nan)
-        known = [unknown if isinstance(heating, str) else heating for heating in self.heatings(index)]
-        per_variance, supplied = torch.tensor(known, dtype=torch.float64, device="cpu").T
-        return [_series(names, steps, own, per_variance, supplied) for own in table.unbind(2)]
+    def of(self, index: int) -> Monitor:
+        """The monitor of the group of this number."""
+        return self.of_groups.setdefault(index, Monitor(self.recipe, self.arrivals))
 
 
-def _of_pair(halves: np.ndarray) -> Numbers:
-    """Variance and size of the gradients of two steps, of half their squares: of the difference and of each."""
-    noise, own, before = halves.reshape(3, -1)
-    return {NOISE: noise, SQUARES: own + before}
-
-
-def drawn_by(device: torch.device) -> torch.Tensor:
+def generator_state(device: torch.device) -> torch.Tensor:
     """The state of torch's generator of a device, which changes where a layer such as dropout draws from it.
 
-    >>> before = drawn_by(torch.device("cpu"))
+    >>> before = generator_state(torch.device("cpu"))
     >>> noise = torch.nn.functional.dropout(torch.ones(3))
-    >>> torch.equal(before, drawn_by(torch.device("cpu")))
+    >>> torch.equal(before, generator_state(torch.device("cpu")))
     False
     """
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def _series(
-    names: Sequence[str], steps: torch.Tensor, table: torch.Tensor, per_variance: torch.Tensor, supplied: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Series by name, means over sites, of the finite rows of `table`, `(rows, numbers)`; heats by row over T."""
-    some, noise, squares, *sums = table.unbind(1)
-    finite = torch.stack(sums).isfinite().all(0)
-    series = {"step": steps[finite]} | {name: (x / some)[finite] for name, x in zip(names, sums)}
-    pairs = noise.isfinite()
-    if pairs.any():
-        series[NOISE] = (noise / some)[pairs]
-        series[SQUARES] = (squares / some)[pairs]
-        heat = noise / some * per_variance - supplied
-        known = heat.isfinite()
-        if known.any():
-            series |= {HEATING: heat[known], SUPPLIED: supplied[known]}
+def _of_rows(numbers: Sequence) -> torch.Tensor:
+    """Numbers of each row as a float64 tensor on the CPU."""
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _virial(rows: Sequence[Row]) -> torch.Tensor:
+    """(theta - E theta) g/T of each row, summed over sites, `(rows, chains)`."""
+    weights = torch.stack([row.weights for row in rows])
+    slopes = torch.stack([row.slopes for row in rows])
+    virial = ((weights - weights.mean(0)) * slopes).sum(2).cpu()
+    return virial / _of_rows([[row.setting.temperature] for row in rows])
+
+
+def _series(steps: torch.Tensor, columns: Series, heatings: torch.Tensor) -> Series:
+    """Series of a chain by name, means over sites, of the rows whose sums are all finite.
+
+    `columns`: sums by name, `(rows,)`; `heatings`: of each row the heat per variance, and what is supplied, over T.
+    """
+    count, noise, squares = (columns.pop(name) for name in (COUNT, NOISE, SQUARES))
+    finite = torch.stack(list(columns.values())).isfinite().all(0)
+    series = {"step": steps[finite]} | {name: (x / count)[finite] for name, x in columns.items()}
+    has_next = noise.isfinite()
+    if not has_next.any():
+        return series
+    series[NOISE] = (noise / count)[has_next]
+    series[SQUARES] = (squares / count)[has_next]
+    per_variance, supplied = heatings.T
+    heat = noise / count * per_variance - supplied
+    known = heat.isfinite()
+    if known.any():
+        series |= {HEATING: heat[known], SUPPLIED: supplied[known]}
     return series
 
 

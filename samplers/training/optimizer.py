@@ -26,9 +26,10 @@ from ..stock import recipe_of
 from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
+from .clipping import Clipping
 from .group import CHECKED, Group, Sampler
 from .loop_report import report_of_loop
-from .monitors import Clipping, Monitors
+from .monitors import Monitors
 from .rates import SETTINGS, Setting, in_words
 from .refusals import (
     BOOKKEPT,
@@ -117,7 +118,7 @@ class Optimizer(torch.optim.Optimizer):
         check_names(where, (), step.parameters, [*inspect.signature(type(self).__init__).parameters, *BOOKKEPT])
         check_names(where, parameters, step.parameters, SETTINGS)
         self._begin()
-        own = {
+        settings = {
             "lr": lr,
             "momentum": momentum,
             "step_size": step_size,
@@ -127,7 +128,7 @@ class Optimizer(torch.optim.Optimizer):
         }
         of_recipe = {name: parameters.get(name) for name in step.parameters}
         with torch_explained(where):
-            super().__init__(params, own | of_recipe | {"step_number": 0})
+            super().__init__(params, settings | of_recipe | {"step_number": 0})
 
     @property
     def recipe(self) -> Recipe:
@@ -287,9 +288,9 @@ class Optimizer(torch.optim.Optimizer):
         number(where, "alpha", alpha, above=0, below=1)
         number(where, "tolerance", tolerance, above=0)
         self._monitors.arrivals.wait()
-        chains = [chain for group in self._in_motion for chain in group.seen()]
-        clipped = self._monitors.clipping.seen
-        return report_of_loop(self.sampler.recipe, chains, clipped=clipped, alpha=alpha, tolerance=tolerance)
+        chains = [chain for group in self._in_motion for chain in group.chains()]
+        constant = self._monitors.clipping.constant
+        return report_of_loop(self.sampler.recipe, chains, constant=constant, alpha=alpha, tolerance=tolerance)
 
     def relaxation_steps(self) -> dict[str, float]:
         """The relaxation times of momenta, thermostats and adapted quantities, in steps, by linearisation.
