@@ -136,8 +136,8 @@ def _joined(draws: Draws, accounts: list[dict[str, Any]], ends: list[int]) -> Dr
         for first, account in zip(ends, accounts)
         for chain, step in account["diverged"].items()
     ]
-    own = {name: value for name, value in draws.info.items() if name not in GEOMETRY}
-    info = own | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)}
+    common = {name: value for name, value in draws.info.items() if name not in GEOMETRY}
+    info = common | {"diverged": {str(chain): step for step, chain in sorted(diverged)}, "ranks": len(accounts)}
     infos = [account["info"] for account in accounts]
     info |= _of_all_chains(infos, [end - begin for begin, end in pairwise(ends)])
     info |= joined_geometry(infos, ends, number)

@@ -248,8 +248,8 @@ def crps(predictions: Any, y: Any, *, noise_variance: Any = 0.0) -> torch.Tensor
     score = _absolute(target - f, variance).mean(0)
     rows = max(1, AT_ONCE // (draws * max(f[0].numel(), 1)))
     spread = torch.zeros_like(score)
-    for some in torch.arange(draws, device=f.device).split(rows):
-        spread += _absolute(f[some, None] - f, variance[some, None] + variance).sum((0, 1))
+    for index in torch.arange(draws, device=f.device).split(rows):
+        spread += _absolute(f[index, None] - f, variance[index, None] + variance).sum((0, 1))
     return (score - spread / (2 * draws**2)).mean(1)
 
 

@@ -164,11 +164,11 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int, tell: Callab
             return Schedule(tuple(bridges), tuple(sizes), length)
         gap = annealing.gap()
         finite = gap[gap.isfinite()]
-        ahead, apart = _next(finite, 1 - bridges[-1]) if len(finite) > 1 else (0.0, 0.0)
+        ahead, sd = _next(finite, 1 - bridges[-1]) if len(finite) > 1 else (0.0, 0.0)
         if ahead < SHORTEST or len(bridges) > most:
             what = f"the reference is too far from the energy: {len(bridges)} bridges lead from 0 to {bridges[-1]:.3g}"
             raise RecipeError(where, what, do="Give a reference nearer to exp(-U), or one with lighter tails.")
-        length += apart
+        length += sd
         bridges.append(1.0 if ahead >= 1 - bridges[-1] else bridges[-1] + ahead)
 
 

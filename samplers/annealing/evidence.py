@@ -159,8 +159,8 @@ def evidence(
         if lost:
             what = f"U is not a number at {lost} of {number} draws of the reference"
             raise RecipeError(where, what, do="Let U be inf where the density is 0, and mend it elsewhere.")
-        own: dict[str, Any] = {"seed": seed, "parameters": parameters, "first_chain": first_chain}
-        state = complete_state(step, by_block(step.recipe, z), gradient=lambda _: place.gradient(0.0), **own)
+        settings: dict[str, Any] = {"seed": seed, "parameters": parameters, "first_chain": first_chain}
+        state = complete_state(step, by_block(step.recipe, z), gradient=lambda _: place.gradient(0.0), **settings)
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
     with Bar(where, None, shown=progress is True, unit=" bridges") as bar:

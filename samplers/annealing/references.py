@@ -87,8 +87,8 @@ class Reference:
         if self.layout.shapes is None:
             return function(next(iter(self.parts.values())), x)
         parts = zip(self.parts.values(), x.split(self.layout.sizes, -1))
-        moved = [function(law, part.reshape(len(x), *_shape(law))).reshape(len(x), -1) for law, part in parts]
-        return torch.cat(moved, 1)
+        images = [function(law, part.reshape(len(x), *_shape(law))).reshape(len(x), -1) for law, part in parts]
+        return torch.cat(images, 1)
 
 
 @dataclass(frozen=True)

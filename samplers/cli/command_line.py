@@ -181,7 +181,7 @@ def completion(shell: str) -> Answer:
     words = {name: [*sub.words, *(catalogue if name in OF_RECIPES else ())] for name, sub in commands.items()}
     text = SHELLS[shell] + SCRIPT.format(
         commands=" ".join(commands),
-        options="\n".join(f"        *,{name}) words='{' '.join(own)}';;" for name, own in words.items()),
+        options="\n".join(f"        *,{name}) words='{' '.join(values)}';;" for name, values in words.items()),
     )
     return Answer({"script": text}, text)
 

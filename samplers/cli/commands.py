@@ -82,7 +82,7 @@ def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]
     if "momentum" in settings:
         converted = recipe.convert(lr=MOMENTUM, momentum=MOMENTUM)
         steps[f"steps at momentum {MOMENTUM}"] = relaxation_steps(recipe, converted.pop("step_size"), converted)
-    lines = [f"  {what}: {', '.join(f'{b} {k:.3g}' for b, k in own.items())}" for what, own in steps.items() if own]
+    lines = [f"  {what}: {', '.join(f'{b} {k:.3g}' for b, k in row.items())}" for what, row in steps.items() if row]
     return steps, ["\n".join(["relaxation, by linearisation:", *lines])] if lines else []
 
 

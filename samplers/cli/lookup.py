@@ -29,8 +29,8 @@ def find_recipe(text: str) -> Recipe:
         return recipe_of(text, text, most=1)
     recipes = {variable: x for variable, x in run_file(file).items() if isinstance(x, Recipe)}
     if name is None:
-        own = {variable: R for variable, R in recipes.items() if R not in catalogue.values()}
-        return _pick(text, None, own, "Recipe")
+        custom = {variable: R for variable, R in recipes.items() if R not in catalogue.values()}
+        return _pick(text, None, custom, "Recipe")
     of_this_name = {variable: R for variable, R in recipes.items() if R.name == name}
     if of_this_name and name not in recipes:
         return _pick(text, None, of_this_name, "Recipe")
@@ -51,8 +51,8 @@ def find_energy(text: str) -> Energy | Callable:
     energies = {variable: x for variable, x in defined.items() if isinstance(x, Energy)}
     if name is not None:
         return _pick(text, name, energies | ({name: defined[name]} if callable(defined.get(name)) else {}), "Energy")
-    own = {variable: x for variable, x in defined.items() if isfunction(x) and x.__globals__ is defined}
-    return _pick(text, None, energies or own, "Energy")
+    functions = {variable: x for variable, x in defined.items() if isfunction(x) and x.__globals__ is defined}
+    return _pick(text, None, energies or functions, "Energy")
 
 
 def find_function(text: str) -> Callable:

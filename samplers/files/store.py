@@ -220,4 +220,4 @@ def _first_difference(path: str, mine: Any, other: Any) -> tuple[str, Any, Any]:
     if isinstance(mine, str) and isinstance(other, str) and "\n" in mine + other:
         lines = itertools.zip_longest(mine.split("\n"), other.split("\n"), fillvalue="")
         return path, *next((a, b) for a, b in lines if a != b)
-    return next((found for found in itertools.starmap(_first_difference, inside) if found[0]), (path, mine, other))
+    return next((place for place in itertools.starmap(_first_difference, inside) if place[0]), (path, mine, other))

@@ -157,8 +157,8 @@ class Accuracy(Findings):
         source = max(sizes, key=lambda name: sizes[name])
         row = self.rows[list(SOURCES).index(source)]
         parts = [f"The {row.question} is the largest: {row.answer}. {row.cure}"]
-        others = [f"{SOURCES[name]}: {size:.2g} sd." for name, size in sizes.items() if name != source and size]
-        parts += [other[0].upper() + other[1:] for other in others]
+        lesser = [f"{SOURCES[name]}: {size:.2g} sd." for name, size in sizes.items() if name != source and size]
+        parts += [other[0].upper() + other[1:] for other in lesser]
         if self.resolution > sizes[source]:
             parts.append(f"Biases below {self.resolution:.2g} sd would be unseen: pass more chains or steps.")
         return " ".join(parts)
@@ -190,8 +190,8 @@ class Accuracy(Findings):
         return table
 
     def __str__(self) -> str:
-        most = {f: max(self.size(f, source) for source in SOURCES) for f in self.figures}
-        worst = set(sorted(self.figures, key=lambda f: -most[f])[:SHOWN])
+        sizes = {f: max(self.size(f, source) for source in SOURCES) for f in self.figures}
+        worst = set(sorted(self.figures, key=lambda f: -sizes[f])[:SHOWN])
         head = "statistic", "value", "Monte Carlo", "bias of the step", "bias of minibatches"
         lines = aligned([head, *(_row(f) for f in self.figures if f in worst)])
         if len(self.figures) > SHOWN:
@@ -208,7 +208,7 @@ def _row(f: Figure) -> tuple[str, ...]:
 def accuracy_of(
     draws: Mapping[str, torch.Tensor],
     sound: list[int],
-    again: Any,
+    rerun: Any,
     *,
     of: Callable | None,
     chains: int | None,
@@ -217,47 +217,47 @@ def accuracy_of(
 ) -> Accuracy:
     """The errors of the draws of the `sound` chains of a run, or `of` a function. `Draws.accuracy` says more.
 
-    `again`: the run, a `samplers.running.repeated.PairedRun`.
+    `rerun`: the run, a `samplers.running.repeated.PairedRun`.
     """
     where = "draws, accuracy"
     for argument, count in (("chains", chains), ("steps", steps)):
         if count is not None:
             integer(where, argument, count, least=4)
-    again.check()
-    values = {name: draws[name][sound] for name in again.targets}
+    rerun.check()
+    values = {name: draws[name][sound] for name in rerun.targets}
     number, kept = next(iter(values.values())).shape[:2]
     if kept < LEAST:
         raise RecipeError(where, f"there are {kept} draws of a chain", do=f"Keep {LEAST} at least.")
-    functional = None if of is None else Functional(of, where, again.by_name)
+    functional = None if of is None else Functional(of, where, rerun.by_name)
     values = values if functional is None else functional.along(values)
     sizes = {name: sample_sizes_of_moments(x) for name, x in values.items()}
     tau = max(float((number * kept / size).nan_to_num(1.0).max()) for both in sizes.values() for size in both)
-    tau = max(1.0, tau) * again.plan.thin  # in steps
-    budget = number * kept * again.plan.thin  # the steps of all chains
+    tau = max(1.0, tau) * rerun.plan.thin  # in steps
+    budget = number * kept * rerun.plan.thin  # the steps of all chains
 
-    def start(some: int) -> dict[str, torch.Tensor]:
+    def start(count: int) -> dict[str, torch.Tensor]:
         """The states at so many draws, all over the run."""
-        picked = torch.arange(some, device="cpu") * (number * kept) // some
-        return again.start_at(draws, torch.tensor(sound, device="cpu")[picked // kept], picked % kept)
+        picked = torch.arange(count, device="cpu") * (number * kept) // count
+        return rerun.start_at(draws, torch.tensor(sound, device="cpu")[picked // kept], picked % kept)
 
     pairs = None
-    if again.order is not None or again.has_batches:  # pairs of 20 tau, with as many steps in all as the run had
+    if rerun.order is not None or rerun.has_batches:  # pairs of 20 tau, with as many steps in all as the run had
         wanted = LENGTH * tau
-        some = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
-        length = steps or min(max(budget // some, math.ceil(wanted)), STEPS)
+        count = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
+        length = steps or min(max(budget // count, math.ceil(wanted)), STEPS)
         warmup = min(math.ceil(WARMUP * tau), length // 2)
         counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
-        pairs = again.pairs(start(some), **counts, of=functional, progress=progress)
-    most = steps or STEPS
-    length = min(math.ceil(STRETCH * tau), most // 2)  # of stretches, 3 tau at least
-    some = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])
-    divergence = again.divergence(start(some), steps=length, most=most, progress=progress)
-    figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, again.order)]
+        pairs = rerun.pairs(start(count), **counts, of=functional, progress=progress)
+    limit = steps or STEPS
+    length = min(math.ceil(STRETCH * tau), limit // 2)  # of stretches, 3 tau at least
+    count = chains or min(max(budget // (2 * length), STRETCHES[0]), STRETCHES[1])
+    divergence = rerun.divergence(start(count), steps=length, most=limit, progress=progress)
+    figures = [f for name, x in values.items() for f in _figures(name, x, sizes[name], pairs, rerun.order)]
     if not figures:
         what = f"no coordinate of {'the target' if functional is None else functional.name} varies"
         raise RecipeError(where, what, do="Sample with a larger step size, or longer.")
     r_hats = [x for name in values for x in split_r_hat(values[name]).flatten().tolist() if not math.isnan(x)]
-    return Accuracy(tuple(figures), pairs, again.advice(), max(r_hats, default=math.nan), divergence)
+    return Accuracy(tuple(figures), pairs, rerun.advice(), max(r_hats, default=math.nan), divergence)
 
 
 def _figures(
@@ -275,9 +275,9 @@ def _figures(
         if not sd[index] > 0:
             continue
         for statistic, value in statistics.items():
-            others = {key: float(numbers[index]) for key, numbers in biases.get(statistic, {}).items()}
+            by_source = {key: float(numbers[index]) for key, numbers in biases.get(statistic, {}).items()}
             error = float(errors[statistic][index])
-            yield Figure(label, statistic, float(value[index]), float(scale[index]), error, **others)
+            yield Figure(label, statistic, float(value[index]), float(scale[index]), error, **by_source)
 
 
 def _biases(name: str, pairs: Pairs, order: int | None) -> dict[str, dict[str, torch.Tensor]]:

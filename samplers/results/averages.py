@@ -59,8 +59,8 @@ class Agreement:
         """
         from scipy.special import fdtri  # scipy is slow to import
 
-        others = max(self.within / self.halves - 1, 0.5)
-        return math.sqrt(1 + float(fdtri(self.halves - 1, self.halves * others, 1 - alpha)) / others)
+        freedom = max(self.within / self.halves - 1, 0.5)
+        return math.sqrt(1 + float(fdtri(self.halves - 1, self.halves * freedom, 1 - alpha)) / freedom)
 
 
 def agreements_of(values: torch.Tensor) -> list[Agreement]:

@@ -375,7 +375,7 @@ class Draws(Mapping):
             {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()},
             self.info,
             lost=self.chains - len(sound),
-            again=self._again,
+            rerun=self._again,
             alpha=alpha,
             tolerance=tolerance,
             evaluations=evaluations,

@@ -31,12 +31,12 @@ def write_draws(path: Path, draws: Any) -> None:
     storage.write(path, "draws", values, account)
 
 
-def read_draws(path: Path, made: Callable[..., Any]) -> Any:
-    """The draws of a file, `made` of the blocks, their info and the numbers beside; `Draws.load` says more."""
+def read_draws(path: Path, constructor: Callable[..., Any]) -> Any:
+    """The draws of a file, by a `constructor` of blocks, info and the numbers beside; `Draws.load` says more."""
     values, account = storage.read(path, "draws")
     try:
-        own = {name: values.pop(account[name]) for name in BESIDE if name in account}
-        draws = made(values, info=account["info"], **own)
+        numbers = {name: values.pop(account[name]) for name in BESIDE if name in account}
+        draws = constructor(values, info=account["info"], **numbers)
         _check_record(draws)
     except RecipeError:
         raise

@@ -179,9 +179,9 @@ class Report(Findings):
         """One line: what to change first, after how much is not known if that is half, or that no fault was found."""
         wrong = self.wrong
         if wrong:
-            others = f" {len(wrong) - 1} more failed." if len(wrong) > 1 else ""
+            rest = f" {len(wrong) - 1} more failed." if len(wrong) > 1 else ""
             first = f"{self._open}. " if 2 * len(self.unknown) >= len(self.findings) else ""
-            return f"{first}Change first: {wrong[0]}{others}"
+            return f"{first}Change first: {wrong[0]}{rest}"
         if not self.findings:
             return f"Nothing was asked: {'; '.join(self.unasked) or 'there are no questions'}."
         left_out = f"; {len(self.unasked)} left out" if self.unasked else ""

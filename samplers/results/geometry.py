@@ -51,10 +51,10 @@ def place_of(values: Mapping[str, torch.Tensor], at: Sequence[tuple[int, int]]) 
             continue
         every = max(1, -(-sites.shape[2] // LOOKED_AT))
         sites = sites[..., ::every].to("cpu", torch.float64)
-        some = sites[:, :: max(1, sites.shape[1] // 1000)].flatten(0, 1)
+        sample = sites[:, :: max(1, sites.shape[1] // 1000)].flatten(0, 1)
         median = sites[chains, draws].quantile(0.5, dim=0)
-        below = (some < median).double().mean(0)
-        above = (some > median).double().mean(0)
+        below = (sample < median).double().mean(0)
+        above = (sample > median).double().mean(0)
         share = torch.minimum(below, above)
         away = (below - above).abs()
         k = int(away.argmax())
@@ -74,8 +74,8 @@ def longest_stay(values: Mapping[str, torch.Tensor]) -> tuple[int, int, int]:
     """
     still = _stays(values)
     number = torch.arange(still.shape[1], device=still.device).expand(still.shape)
-    moved = number.where(~still, -1).cummax(1).values
-    stay = number - moved
+    last_move = number.where(~still, -1).cummax(1).values
+    stay = number - last_move
     at = int(stay.argmax())
     chain, draw = divmod(at, still.shape[1])
     return int(stay[chain, draw]), chain, draw + 1
@@ -93,8 +93,8 @@ def last_stay(values: Mapping[str, torch.Tensor]) -> int:
 def _stays(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Whether each draw but the first is the one before it, in some coordinates of each block: (chains, draws - 1)."""
     sites = map(flattened, values.values())
-    some = [x[..., :: max(1, -(-x.shape[2] // COMPARED))] for x in sites]
-    return torch.stack([(x[:, 1:] == x[:, :-1]).all(2) for x in some]).all(0)
+    thinned = [x[..., :: max(1, -(-x.shape[2] // COMPARED))] for x in sites]
+    return torch.stack([(x[:, 1:] == x[:, :-1]).all(2) for x in thinned]).all(0)
 
 
 def divergences_of(info: Mapping[str, Any], chains: Sequence[int]) -> tuple[int, list[tuple[int, int]]]:
@@ -132,7 +132,7 @@ def joined_geometry(infos: Sequence[Mapping[str, Any]], ends: Sequence[int], dra
         whole["e_bfmi"] = [x for info in infos for x in info["e_bfmi"]]
     if all("divergences" in info for info in infos):
         records = [info["divergences"] for info in infos]
-        places = [[first + chain, k] for first, own in zip(ends, records) for chain, k in own["places"] if k < draws]
+        places = [[first + chain, k] for first, part in zip(ends, records) for chain, k in part["places"] if k < draws]
         whole["divergences"] = {
             "proposals": sum(record["proposals"] for record in records),
             "of_chains": [n for record in records for n in record["of_chains"]],
@@ -143,7 +143,7 @@ def joined_geometry(infos: Sequence[Mapping[str, Any]], ends: Sequence[int], dra
             info.get("edge", {"of_chains": [0] * (end - first)}) for info, first, end in zip(infos, ends, ends[1:])
         ]
         past = [
-            [first + chain, k] for first, own in zip(ends, records) for chain, k in own.get("places", []) if k < draws
+            [first + chain, k] for first, part in zip(ends, records) for chain, k in part.get("places", []) if k < draws
         ]
         whole["edge"] = {
             "of_chains": [n for record in records for n in record["of_chains"]],

@@ -73,8 +73,8 @@ class Excess:
 
         Its variance is d^2/3, where the square of d is less its noise (GUM, JCGM 100:2008, 4.3.7).
         """
-        apart = differences - other
-        distance = (apart.mean(0).square() - _error(apart).square()).clamp(min=0)
+        d = differences - other
+        distance = (d.mean(0).square() - _error(d).square()).clamp(min=0)
         return cls(differences, (distance / 3).sqrt())
 
     def of_sd(self, moments: Moments) -> "Excess":

@@ -74,9 +74,9 @@ def _draw(
     # Few components may be drawn of many: the others are never converted.
     block = statistics.flattened(block)[:, :, :max_components]
     tau = statistics.autocorrelation_time(block[sound])
-    own = None if weights is None else weights[sound]
+    w = None if weights is None else weights[sound]
     numbers = {
-        "ESS {:.0f}": statistics.sample_size_of_ranks(block[sound], own),
+        "ESS {:.0f}": statistics.sample_size_of_ranks(block[sound], w),
         "R-hat {:.3f}": statistics.split_r_hat(block[sound]),
     }
     values = block[list(lines)].cpu().double().numpy()
@@ -86,7 +86,7 @@ def _draw(
         trace.set(ylabel=label, title=f"{label}: {words}" if words else label)
         _trace(trace, values[:, :, k], lines)
         of_sound = values[: min(len(sound), SOUND), :, k]
-        _density(density, of_sound, None if own is None else own.numpy())
+        _density(density, of_sound, None if w is None else w.numpy())
         _autocorrelation(correlation, of_sound, float(tau[k]))
 
 

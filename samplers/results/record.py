@@ -23,8 +23,8 @@ def named(diverged: Mapping[int, int], how: str) -> str:
     'chain 3 at step 10, chain 5 at step 12'
     """
     lost = [f"chain {chain} {how} {step}" for chain, step in diverged.items()]
-    others = len(lost) - NAMED
-    return ", ".join(lost[:NAMED]) + (f", and {others} others" if others > 0 else "")
+    rest = len(lost) - NAMED
+    return ", ".join(lost[:NAMED]) + (f", and {rest} others" if rest > 0 else "")
 
 
 def arviz_of(draws: Any, log_likelihood: Any) -> Any:

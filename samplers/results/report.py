@@ -56,7 +56,7 @@ Answer = list[Finding] | str  # findings, or the reason why there are none
 class Subject:
     """The draws of the target of the chains that are not lost, `info` of the run, and the number of lost chains.
 
-    `again`: the run, a `samplers.running.repeated.PairedRun`, or None. `evaluations`: draws of each chain at which the
+    `rerun`: the run, a `samplers.running.repeated.PairedRun`, or None. `evaluations`: draws of each chain at which the
     gradient may be taken, None for a share of the run; `alpha`: the rate of false alarms of all questions together.
     `of`: the function whose mixing is asked, None for that of the coordinates; `numbers`: those of the chains.
     """
@@ -64,7 +64,7 @@ class Subject:
     values: Mapping[str, torch.Tensor]
     info: Mapping[str, Any]
     lost: int
-    again: Any
+    rerun: Any
     alpha: float
     tolerance: float
     evaluations: int | None
@@ -107,17 +107,17 @@ class Subject:
             thinned[name] = sites[:, ::thin, ::every], chosen, self.weighing(range(0, x.shape[1], thin))
         return thinned
 
-    def weighing(self, some: Any) -> torch.Tensor | None:
+    def weighing(self, draws: Any) -> torch.Tensor | None:
         """The weights of some draws, of mean 1 among them; None where all are equal."""
         if self.weights is None:
             return None
-        w = self.weights[:, some]
+        w = self.weights[:, draws]
         return w / w.mean()
 
     @cached_property
     def slopes(self) -> Any:
         """Draws of the target, grad U there and weights, as by `PairedRun.slopes`; as text, the reason for none."""
-        if self.again is None:
+        if self.rerun is None:
             return "the run is not at hand, these draws were loaded, copied or put together"
         chains, draws = self.size
         if self.evaluations == 0 and draws >= LEAST:
@@ -128,8 +128,8 @@ class Subject:
         fold = max(k for k in range(1, FOLDED + 1) if number // k >= LEAST)
         number -= number % fold
         spread = torch.arange(number, device="cpu") * draws // number
-        some = {name: x[:, spread.to(x.device)] for name, x in self.values.items()}
-        folded = self.again.slopes({name: x.unflatten(1, (fold, -1)).flatten(0, 1) for name, x in some.items()})
+        subset = {name: x[:, spread.to(x.device)] for name, x in self.values.items()}
+        folded = self.rerun.slopes({name: x.unflatten(1, (fold, -1)).flatten(0, 1) for name, x in subset.items()})
         if isinstance(folded, str):
             return folded
         parts = [
@@ -146,7 +146,7 @@ class Subject:
     def affordable(self) -> int:
         """The draws of each chain whose gradients are a share of the run's, of no more numbers than mixing takes."""
         numbers = sum(x[:, 0].numel() for x in self.values.values())
-        share = SPENT * self.info.get("steps", 0) / (2 if self.again.has_batches else 1)
+        share = SPENT * self.info.get("steps", 0) / (2 if self.rerun.has_batches else 1)
         return max(EVALUATIONS, int(min(share, AT_LENGTH[0] / numbers)))
 
 
@@ -176,9 +176,9 @@ def _lost(run: Subject) -> Answer:
     if chains > 1 and draws > 1:
         at = [[x[:, k].reshape(chains, -1).cpu() for x in run.values.values()] for k in (draws // 2, -1)]
         middle, last = (torch.cat(tensors, 1) for tensors in at)
-        some = torch.cat([middle, last], 1)[(middle != last).any(1)]  # of chains that move
-        are_categories = not (some % 1).any()
-        copies = 0 if are_categories else len(some) - len(some.unique(dim=0))
+        states = torch.cat([middle, last], 1)[(middle != last).any(1)]  # of chains that move
+        are_categories = not (states % 1).any()
+        copies = 0 if are_categories else len(states) - len(states.unique(dim=0))
         cure = "Give each run a seed, or a range of chains, of its own: copies tell nothing new."
         findings += [Finding("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
     return findings
@@ -227,48 +227,48 @@ def _standing(run: Subject) -> Answer:
         cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
         return [Finding(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
     stay, chain, last = longest_stay(run.values)
-    most = min(max(run.tolerance, _longest_stay(run, n) / n), 1 - 1 / n)
+    bound = min(max(run.tolerance, _longest_stay(run, n) / n), 1 - 1 / n)
     where = f"Chain {run.numbers[chain]} did until draw {last}, {place_of(run.values, [(chain, last)])}. "
     cure = f"{where}Take a smaller step size, or start elsewhere. {run.rewriting}"
-    return [Finding(question, "", stay / n, None, 0, most, cure)]
+    return [Finding(question, "", stay / n, None, 0, bound, cure)]
 
 
 def _longest_stay(run: Subject, n: int) -> float:
     """The most draws that a chain stands still by chance, where each is accepted with the mean acceptance."""
     accepted = sum(run.info["acceptance"]) / len(run.info["acceptance"])
-    moved = 1 - (1 - accepted) ** run.info.get("thin", 1)
-    if not 0 < moved < 1:
+    probability = 1 - (1 - accepted) ** run.info.get("thin", 1)
+    if not 0 < probability < 1:
         return 0.0
-    return math.log(max(n * moved * run.size[0] / run.alpha_of_one, 1.0)) / -math.log1p(-moved)
+    return math.log(max(n * probability * run.size[0] / run.alpha_of_one, 1.0)) / -math.log1p(-probability)
 
 
 def _heat(run: Subject) -> Answer:
     """The temperature that the noise of minibatches adds, less what the recipe takes as supplied."""
-    if run.again is None:
+    if run.rerun is None:
         return str(run.slopes)
     of_all_data = "steps are accepted by U of all data" if run.info.get("batch_size") else "gradients are of all data"
-    if not (run.again.has_batches or any(run.again.recipe.supplied.values())):
+    if not (run.rerun.has_batches or any(run.rerun.recipe.supplied.values())):
         return of_all_data
-    heat = run.again.heat(Average(0.0, 0.0, 1.0))  # what is supplied, below 0
+    heat = run.rerun.heat(Average(0.0, 0.0, 1.0))  # what is supplied, below 0
     if isinstance(heat, str):
         return heat
-    if not heat.value and not run.again.has_batches:
+    if not heat.value and not run.rerun.has_batches:
         return of_all_data
-    if run.weights is not None and run.again.has_batches:
+    if run.weights is not None and run.rerun.has_batches:
         return "it is measured without the weights of draws"
     if isinstance(run.slopes, str):
         return run.slopes
-    if run.again.has_batches:
+    if run.rerun.has_batches:
         parts = [flattened((one - other).square() / 2) for _, (one, other), _ in run.slopes.values()]
-        heat = run.again.heat(average_of(torch.cat(parts, 2).mean(2)))
+        heat = run.rerun.heat(average_of(torch.cat(parts, 2).mean(2)))
     cure = (
         "Take larger batches, a smaller step size, control_variate, or a recipe with a thermostat; or supply the noise."
     )
     if heat.value < 0:
         cure = "Give less noise as supplied: minibatches bring less."
-    T = run.again.plan.kept_temperature
+    T = run.rerun.plan.kept_temperature
     findings = [banded("heat of the minibatches", "", heat, 0.0, 2 * run.tolerance * T, run.alpha_of_one, cure, T)]
-    if run.again.has_batches and run.again.counts_rows():
+    if run.rerun.has_batches and run.rerun.counts_rows():
         findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
     return findings
 
@@ -314,16 +314,16 @@ def is_in_modes(agreement: Agreement) -> bool:
 
 def _configurational(run: Subject) -> Answer:
     """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem, or of its like."""
-    if run.again is not None and run.again.recipe.has_other_energy:
+    if run.rerun is not None and run.rerun.recipe.has_other_energy:
         return "the recipe's H holds more of the target's energy than U"
     if is_cut_off(run.info):
         return CUT_OFF
     if isinstance(run.slopes, str):
         return run.slopes
-    T = run.again.plan.kept_temperature
+    T = run.rerun.plan.kept_temperature
     findings = []
     for name, (theta, slopes, weights) in run.slopes.items():
-        if any(b.name == name for b in run.again.recipe.spheres):
+        if any(b.name == name for b in run.rerun.recipe.spheres):
             average = average_of(on_sphere(theta, slopes[0], T, weights), weights)
         else:
             mean = theta.mean((0, 1)) if weights is None else moments(theta, weights)[0].to(theta)

@@ -232,9 +232,9 @@ def _normal_scores(x: torch.Tensor, weights: torch.Tensor | None = None) -> torc
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     if weights is not None:
-        own = weights.flatten()[order]
-        upto = own.cumsum(1)
-        below = (upto - own).where(is_new, 0.0).cummax(1).values
+        w = weights.flatten()[order]
+        upto = w.cumsum(1)
+        below = (upto - w).where(is_new, 0.0).cummax(1).values
         above = upto.where(is_new.roll(-1, 1), math.inf).flip(1).cummin(1).values.flip(1)
         rank = (below + above + 1) / 2
     elif not is_new.all():
@@ -316,12 +316,12 @@ def _per_component(
     result = torch.full(x.shape[2:], math.nan, dtype=torch.float64, device="cpu")
     if len(x) >= chains and x.shape[1] >= LEAST:
         size = max(1, AT_ONCE // (x.shape[0] * x.shape[1]))
-        for some in torch.arange(x.shape[2], device="cpu").split(size):
-            part = x[:, :, some].permute(2, 0, 1).contiguous()
+        for components in torch.arange(x.shape[2], device="cpu").split(size):
+            part = x[:, :, components].permute(2, 0, 1).contiguous()
             low, high = part.flatten(1).aminmax(dim=1)
             varies = low.isfinite() & high.isfinite() & (low < high)
             if varies.any():
                 part = part if varies.all() else part[varies]
                 sd, mean = torch.std_mean(part, (1, 2), keepdim=True)
-                result[some[varies]] = statistic((part - mean) / sd)
+                result[components[varies]] = statistic((part - mean) / sd)
     return result.reshape(values.shape[2:])

@@ -82,9 +82,9 @@ class SWAG:
         if not tensors or not all(torch.is_tensor(x) and x.is_floating_point() for x in tensors.values()):
             what = "a draw is a tensor of real numbers, or a dict of them by name"
             raise RecipeError("SWAG, add", what, do="Pass draws['theta'][chain, draw].")
-        own = _in_words(tensors)
-        if self.count and own != _in_words(self._like):
-            what = f"the draw is {_shown(own)}, the draws before it {_shown(_in_words(self._like))}"
+        form = _in_words(tensors)
+        if self.count and form != _in_words(self._like):
+            what = f"the draw is {_shown(form)}, the draws before it {_shown(_in_words(self._like))}"
             raise RecipeError("SWAG, add", what, do="Add draws of one kind.")
         flat = torch.cat([tensors[name].detach().to(torch.float64).reshape(-1) for name in self._like or tensors])
         if not flat.isfinite().all():

@@ -118,12 +118,12 @@ def on_sphere(u: torch.Tensor, gradient: torch.Tensor, T: float, weights: torch.
     w = torch.ones(x.shape[:2], dtype=torch.float64) if weights is None else weights.to(x)
     halves = list(zip(*(values.tensor_split(2, axis) for values in (x, g, w))))
     works, rates = [], []
-    for (own, slope, _), (other, _, weight) in zip(halves, reversed(halves)):
+    for (points, slope, _), (other, _, weight) in zip(halves, reversed(halves)):
         m, _ = moments(other, weight / weight.mean())
         D = moments(other.square(), weight / weight.mean())[0] - 1 / n
-        field = m + D * own
-        works.append((field * slope).sum(2) - (field * own).sum(2) * (own * slope).sum(2))
-        rates.append(-(n - 1) * (own * m).sum(2) - n * (D * own.square()).sum(2))
+        field = m + D * points
+        works.append((field * slope).sum(2) - (field * points).sum(2) * (points * slope).sum(2))
+        rates.append(-(n - 1) * (points * m).sum(2) - n * (D * points.square()).sum(2))
     work, rate = torch.cat(works, axis), torch.cat(rates, axis)
     return T + (work - T * rate) / (w * rate).mean()
 

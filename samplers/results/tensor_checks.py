@@ -92,8 +92,8 @@ def noise_variances(where: str, value: Any, predictions: torch.Tensor) -> torch.
 def checked_log_weights(logs: Any, chains: int, draws: int, sound: Sequence[int]) -> torch.Tensor:
     """The logarithms of weights in float64. Raises RecipeError for others than one per draw, a number or -inf."""
     x = _one_per_draw("the log weights", logs, (chains, draws), f"{chains} chains of {draws} draws")
-    own = x[list(sound)]
-    if not (own < torch.inf).all() or own.numel() and not own.isfinite().any():
+    of_sound = x[list(sound)]
+    if not (of_sound < torch.inf).all() or of_sound.numel() and not of_sound.isfinite().any():
         raise RecipeError("draws", "a log weight is no number, or every weight is 0", do="Give the logs of weights.")
     return x
 

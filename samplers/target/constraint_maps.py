@@ -84,8 +84,8 @@ class CovarianceTransform(Transform):
         d = y.shape[-1]
         L, failed = torch.linalg.cholesky_ex(y)
         z = torch.cat([L.diagonal(dim1=-2, dim2=-1).log(), L[..., *torch.tril_indices(d, d, -1)]], -1)
-        apart = (y - y.mT).abs().amax((-2, -1)) > 1e-5 * y.abs().amax((-2, -1))
-        return torch.where((apart | (failed != 0))[..., None], torch.nan, z)
+        is_skew = (y - y.mT).abs().amax((-2, -1)) > 1e-5 * y.abs().amax((-2, -1))
+        return torch.where((is_skew | (failed != 0))[..., None], torch.nan, z)
 
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """log|det dS/dz| of S on and below its diagonal, d log 2 + sum_k (d + 2 - k) z_k for k = 1, ..., d"""

@@ -50,7 +50,7 @@ class ControlVariate:
             raise RecipeError("control_variate, center", what, do="Give one chain's target, as `init` does.")
         of_batch = _slope(self.energy, self.center, batch)
         corrections = tree_map(
-            lambda c, x, g, own: ((g - own) * (x - c)).sum(), self.center, theta, self.full, of_batch
+            lambda c, x, g, slope: ((g - slope) * (x - c)).sum(), self.center, theta, self.full, of_batch
         )
         return self.energy(theta, batch) + sum(tree_leaves(corrections))
 

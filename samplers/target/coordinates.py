@@ -131,8 +131,8 @@ class Affine(Coordinates):
             what = f"the energy has {len(energy.coordinates)} coordinates, and the map {self.center.numel()} sites"
             raise RecipeError(where, what, do="Give one site for each.")
         rows = zip(self.center.flatten().tolist(), self.matrix.tolist())
-        moved = [_number(c) + sum(_number(x) * z for x, z in zip(row, energy.coordinates) if x) for c, row in rows]
-        return Energy(energy.coordinates, U=energy.U.xreplace(dict(zip(energy.coordinates, moved))), data=energy.data)
+        images = [_number(c) + sum(_number(x) * z for x, z in zip(row, energy.coordinates) if x) for c, row in rows]
+        return Energy(energy.coordinates, U=energy.U.xreplace(dict(zip(energy.coordinates, images))), data=energy.data)
 
     def __str__(self) -> str:
         return f"a dense linear map of {self.center.numel()} sites"
@@ -227,8 +227,8 @@ class Mapped(Coordinates):
     @cached_property
     def _functions(self) -> list[Callable]:
         """theta of z, log|det dtheta/dz| of z, and z of theta."""
-        own = self.map
-        return [_of_sums(x, e) for x, e in ((own.z, own.image), (own.z, own.log_determinant), (own.theta, own.inverse))]
+        map = self.map
+        return [_of_sums(x, e) for x, e in ((map.z, map.image), (map.z, map.log_determinant), (map.theta, map.inverse))]
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         return self._functions[0](z, self.axes)
@@ -256,14 +256,14 @@ class Mapped(Coordinates):
 
     def of_symbols(self, energy: Energy, where: str) -> Energy:
         """The energy of z without the volume, written in the coordinates of the energy of theta."""
-        own, sites = self.map, energy.coordinates
-        inside, sums = masked(own.image, Total)
+        map, sites = self.map, energy.coordinates
+        inside, sums = masked(map.image, Total)
         if energy.is_sitewise:
-            known = {name: S.xreplace({own.z: sites[0]}) for name, S in sums.items()}
+            known = {name: S.xreplace({map.z: sites[0]}) for name, S in sums.items()}
         else:
-            known = {name: Add(*(S.integrand.xreplace({own.z: c}) for c in sites)) for name, S in sums.items()}
-        U = energy.U.xreplace({c: inside.xreplace({own.z: c, **known}) for c in sites})
-        return Energy(sites, U=with_short_logs(U) if own.mixes else U, data=energy.data)
+            known = {name: Add(*(S.integrand.xreplace({map.z: c}) for c in sites)) for name, S in sums.items()}
+        U = energy.U.xreplace({c: inside.xreplace({map.z: c, **known}) for c in sites})
+        return Energy(sites, U=with_short_logs(U) if map.mixes else U, data=energy.data)
 
     def __str__(self) -> str:
         return str(self.map)
@@ -272,7 +272,7 @@ class Mapped(Coordinates):
 def _of_sums(x: Any, e: Any) -> Callable:
     """The formula e, of x and of sums over sites, as a function of a tensor and the number of its site axes."""
     inside, sums = masked(e, Total)
-    integrands = [lambdify([x], without_overflow(own.integrand), modules=[_TORCH, "math"]) for own in sums.values()]
+    integrands = [lambdify([x], without_overflow(S.integrand), modules=[_TORCH, "math"]) for S in sums.values()]
     function = lambdify([x, *sums], without_overflow(inside), modules=[_TORCH, "math"])
 
     def of_tensor(values: torch.Tensor, axes: int) -> torch.Tensor:
@@ -354,20 +354,20 @@ def moved_by(coordinates: Any, recipe: Recipe, energy: Any, scope: str, where: s
     A symbolic energy is returned as a function of z, other energies unchanged. Refused unless the target is a vector
     without ends.
     """
-    own = getattr(energy, "coordinates", None)
-    own = own if isinstance(own, Coordinates) else None
+    of_energy = getattr(energy, "coordinates", None)
+    of_energy = of_energy if isinstance(of_energy, Coordinates) else None
     if recipe.maps:
-        if coordinates is not None or own is not None:
+        if coordinates is not None or of_energy is not None:
             what = f"the recipe is one of {next(iter(recipe.maps.values()))}"
             raise RecipeError(where, what, do="Leave coordinates out, or take the recipe that was mapped.")
         coordinates = Mapped(next(iter(recipe.maps.values())))
-    elif coordinates is None and own is None:
+    elif coordinates is None and of_energy is None:
         return None, energy
     else:
-        coordinates = own if coordinates is None else coordinates
+        coordinates = of_energy if coordinates is None else coordinates
         _check_coordinates(coordinates, recipe, energy, scope, where)
-        if own is not None and _outermost(coordinates).account() != own.account():
-            what = f"the energy is of {own}, and the coordinates do not end there"
+        if of_energy is not None and _outermost(coordinates).account() != of_energy.account():
+            what = f"the energy is of {of_energy}, and the coordinates do not end there"
             raise RecipeError(where, what, do="Pass Composed(energy.coordinates, coordinates).")
     return coordinates, coordinates.of_symbols(energy, where) if isinstance(energy, Energy) else energy
 

@@ -114,7 +114,7 @@ class Foreign:
             arrays = tree_map(_read_only, batch)
 
             def answer(leaves: Leaves, is_sloped: bool) -> Answer:
-                return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, asked=(is_valued, is_sloped))
+                return self.answer(leaves, arrays, per_chain=per_chain, faults=faults, needs=(is_valued, is_sloped))
 
             return _Slope.apply(answer, *tree_leaves(theta))
 
@@ -127,9 +127,9 @@ class Foreign:
         the derivative of U, or of no function where U is not given.
         """
         with torch.no_grad():
-            seen = layout.seen(theta)
-        names = tuple(seen) if isinstance(seen, Mapping) else None
-        leaves = [_array(x) for x in tree_leaves(seen)]
+            point = layout.seen(theta)
+        names = tuple(point) if isinstance(point, Mapping) else None
+        leaves = [_array(x) for x in tree_leaves(point)]
         batch = () if data is None else (data.first(),)
         of_each = has_minibatches(data)
         energy, answer = _form(replace(self, names=names, of_each=of_each), leaves, batch)
@@ -141,7 +141,7 @@ class Foreign:
             )
         if energy.has_value:
             eps = float(np.finfo(np.float32).eps) if is_single else 0.0
-            near = slopes_near(energy, seen, batch, directions=1, eps=eps)
+            near = slopes_near(energy, point, batch, directions=1, eps=eps)
             _check_slopes([slopes for slopes in near if slopes.is_finite], SHARES[answer.bytes], data)
         else:
             _check_symmetry(energy, leaves, tree_map(_read_only, batch), answer.bytes)
@@ -154,30 +154,30 @@ class Foreign:
         *,
         per_chain: bool = False,
         faults: list[str] | None = None,
-        asked: tuple[bool, bool] = (True, True),
+        needs: tuple[bool, bool] = (True, True),
     ) -> Answer:
-        """U and its slopes, `asked`: whether each is needed; nan for a chain whose error is added to `faults`."""
+        """U and its slopes, `needs`: whether each is needed; nan for a chain whose error is added to `faults`."""
         at_once = self.takes_all and (self.of_each or not per_chain)
 
-        def of(some: range) -> Answer:
-            at = [x[some.start : some.stop] for x in leaves]
-            if len(some) > 1 and not at_once:
-                return _joined([of(range(i, i + 1)) for i in some])
+        def of(chains: range) -> Answer:
+            at = [x[chains.start : chains.stop] for x in leaves]
+            if len(chains) > 1 and not at_once:
+                return _joined([of(range(i, i + 1)) for i in chains])
             try:
-                return self._called(at, self._batch(batch, some, per_chain), asked)
+                return self._called(at, self._batch(batch, chains, per_chain), needs)
             except OF_STATES as error:
                 if faults is None or isinstance(error, RecipeError):
                     raise
-                if len(some) == 1:
+                if len(chains) == 1:
                     note(faults, error)
                     return Answer(np.full(1, np.nan), [np.full_like(x, np.nan) for x in at])
-            return _joined([of(range(i, i + 1)) for i in some])
+            return _joined([of(range(i, i + 1)) for i in chains])
 
         return of(range(len(leaves[0])))
 
-    def _called(self, leaves: Leaves, batch: tuple, asked: tuple[bool, bool]) -> Answer:
+    def _called(self, leaves: Leaves, batch: tuple, needs: tuple[bool, bool]) -> Answer:
         """The answer of one call of the functions, at one chain or, if `takes_all`, several."""
-        is_valued, is_sloped = asked
+        is_valued, is_sloped = needs
         value_of = self.value
         value: Any = None
         slopes: Leaves = []
@@ -201,13 +201,13 @@ class Foreign:
         shape = leaves[0].shape if self.takes_all else leaves[0].shape[1:]
         return isinstance(out, tuple) or isinstance(out[1], Mapping) or np.shape(out[1]) == shape
 
-    def _batch(self, batch: tuple, some: range, per_chain: bool) -> tuple:
-        """The batch of `some` chains as the functions take it; `per_chain`: whether `batch` has an axis of chains."""
-        if self.takes_all and self.of_each:
-            return tree_map(
-                lambda x: x[some.start : some.stop] if per_chain else np.broadcast_to(x, (len(some), *x.shape)), batch
-            )
-        return tree_map(lambda x: x[some.start], batch) if per_chain else batch
+    def _batch(self, batch: tuple, chains: range, per_chain: bool) -> tuple:
+        """The batch of `chains` as the functions take it; `per_chain`: whether `batch` has an axis of chains."""
+        if not (self.takes_all and self.of_each):
+            return tree_map(lambda x: x[chains.start], batch) if per_chain else batch
+        if per_chain:
+            return tree_map(lambda x: x[chains.start : chains.stop], batch)
+        return tree_map(lambda x: np.broadcast_to(x, (len(chains), *x.shape)), batch)
 
     def _theta(self, leaves: Leaves) -> Any:
         """A copy of theta in the form that the functions take; functions may change the copy."""
@@ -238,11 +238,11 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, answer: Callable, *theta: torch.Tensor) -> torch.Tensor:
-        some = theta[0]
+        like = theta[0]
         said = answer([_array(x) for x in theta], any(ctx.needs_input_grad))
-        ctx.slopes = [torch.from_numpy(g).to(some.device) for g in said.slopes]
-        value = np.full(len(some), np.nan) if said.value is None else said.value
-        return torch.from_numpy(value).to(some)
+        ctx.slopes = [torch.from_numpy(g).to(like.device) for g in said.slopes]
+        value = np.full(len(like), np.nan) if said.value is None else said.value
+        return torch.from_numpy(value).to(like)
 
     @staticmethod
     @once_differentiable

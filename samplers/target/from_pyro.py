@@ -48,8 +48,8 @@ class Program:
 
         trace = self.trace(values)
         drawn = [(name, node) for name, node in trace.nodes.items() if node["type"] == "sample"]
-        others = [name for name, node in drawn if not node["is_observed"] and type(node["fn"]).__name__ != SUBSAMPLE]
-        _check_same([*others, *(name for name in values if name not in trace.nodes)])
+        latent = [name for name, node in drawn if not node["is_observed"] and type(node["fn"]).__name__ != SUBSAMPLE]
+        _check_same([*latent, *(name for name in values if name not in trace.nodes)])
         with STACK, unchecked, pyro.validation_enabled(False):
             return trace.log_prob_sum()
 
@@ -94,12 +94,12 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
     program = Program(model, args, kwargs)
     do = "Pass a function with pyro.sample statements, and its arguments."
     with of_the_caller(WHERE, "the model fails when it is run", do), seeded(0):
-        first, *others = [program.latent() for _ in range(RUNS)]
+        first, *runs = [program.latent() for _ in range(RUNS)]
         _check_seen(program, first)
     if not first:
         what = "it draws no latent variable: it has no pyro.sample statement without obs="
         raise RecipeError(WHERE, what, do="Pass a function with pyro.sample statements, and give one no obs=.")
-    for other in others:
+    for other in runs:
         _check_alike(first, other)
     for name, node in first.items():
         with seeded(0), unchecked:
@@ -118,9 +118,9 @@ def _is_latent(name: str, node: Mapping[str, Any]) -> bool:
         raise RecipeError(where, "a pyro.param is no variable: it has no prior", do="Write pyro.sample with a prior.")
     is_plate = type(law).__name__ == SUBSAMPLE
     plates = [(f.size, f.full_size) for f in node["cond_indep_stack"]]
-    for taken, rows in [*plates, (law.subsample_size, law.size)] if is_plate else plates:
-        if None not in (taken, rows) and taken != rows:
-            what = f"the plate takes {taken} of {rows} rows, of which the posterior is no posterior of all"
+    for size, rows in [*plates, (law.subsample_size, law.size)] if is_plate else plates:
+        if None not in (size, rows) and size != rows:
+            what = f"the plate takes {size} of {rows} rows, of which the posterior is no posterior of all"
             raise RecipeError(where, what, do="Give it all rows, or write a samplers.model with num_data=.")
     if is_plate or node["is_observed"]:
         return False
@@ -142,10 +142,10 @@ def _check_seen(program: Program, nodes: Mapping[str, Any]) -> None:
             raise RecipeError(f"{WHERE}, {name!r}", what, do="Mask the law of the data, by .mask(seen).")
 
 
-def _check_same(others: Sequence[str]) -> None:
+def _check_same(names: Sequence[str]) -> None:
     """Refuse a run with variables that another run does not have."""
-    if others:
-        raise RecipeError(WHERE, f"{CHANGES}: {', '.join(others)}", do="Draw the same ones in each run.")
+    if names:
+        raise RecipeError(WHERE, f"{CHANGES}: {', '.join(names)}", do="Draw the same ones in each run.")
 
 
 def _check_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:

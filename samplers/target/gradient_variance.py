@@ -44,8 +44,8 @@ def gradient_variance(
 
     gradients = vmap(vmap(grad(of_row), in_dims=(None, 0)), in_dims=(0, None))
     sums: dict[int, Moments] = {}
-    for some in torch.arange(rows.rows, device=leaves[0].device).split(chunk):
-        for k, x in enumerate(tree_leaves(gradients(theta, rows.batch(some)))):
+    for index in torch.arange(rows.rows, device=leaves[0].device).split(chunk):
+        for k, x in enumerate(tree_leaves(gradients(theta, rows.batch(index)))):
             shift, first, second = sums.get(k, (x[:, :1], torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])))
             x = x - shift
             sums[k] = shift, first + x.sum(1), second + x.square().sum(1)

@@ -62,8 +62,8 @@ class Layout:
 
     def within(self, coordinates: Coordinates) -> "Layout":
         """The layout of a target z', with z = coordinates(z')."""
-        own = self.coordinates
-        return replace(self, coordinates=coordinates if own is None else Composed(own, coordinates))
+        outer = self.coordinates
+        return replace(self, coordinates=coordinates if outer is None else Composed(outer, coordinates))
 
     def energy(self, U: Callable) -> Callable:
         """The energy of z for an energy U of theta: U(f(z)) - T log|det df/dz|."""

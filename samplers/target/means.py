@@ -17,8 +17,8 @@ def chunks(take: Callable[[torch.Tensor], Any], rows: int, size: int) -> Iterato
     >>> list(chunks(torch.arange(4.0).take, 4, 3))
     [(0.75, tensor([0., 1., 2.])), (0.25, tensor([3.]))]
     """
-    for some in torch.arange(rows, device="cpu").split(size):
-        yield len(some) / rows, take(some)
+    for index in torch.arange(rows, device="cpu").split(size):
+        yield len(index) / rows, take(index)
 
 
 def check_mean(
@@ -34,13 +34,13 @@ def check_mean(
     recipe.errors.RecipeError: doctest: on 4 rows it is 6, on the halves of them 1 and 5. Return the mean, nothing \
 that couples rows or is random.
     """
-    some = torch.arange(min(rows, size, PROBED), device="cpu")
-    if len(some) < 2:
+    index = torch.arange(min(rows, size, PROBED), device="cpu")
+    if len(index) < 2:
         return
-    whole = float(value(take(some)))
-    halves = [(len(half) / len(some), float(value(take(half)))) for half in some.tensor_split(2)]
+    whole = float(value(take(index)))
+    halves = [(len(half) / len(index), float(value(take(half)))) for half in index.tensor_split(2)]
     mean = sum(share * x for share, x in halves)
     (_, first), (_, second) = halves
     if abs(whole - mean) > APART * max(abs(whole), abs(first), abs(second)):
-        what = f"on {len(some)} rows it is {whole:.6g}, on the halves of them {first:.6g} and {second:.6g}"
+        what = f"on {len(index)} rows it is {whole:.6g}, on the halves of them {first:.6g} and {second:.6g}"
         raise RecipeError(where, what, do=f"Return {wanted}, nothing that couples rows or is random.")

@@ -143,8 +143,8 @@ class Model:
         torch.Size([1, 5])
         """
         number = integer("model, prior", "draws", draws, least=1)
-        (own,) = noise.seeds(integer("model, prior", "seed", seed, least=0), 1, PREDICTED, 1)
-        with seeded(own):
+        (key,) = noise.seeds(integer("model, prior", "seed", seed, least=0), 1, PREDICTED, 1)
+        with seeded(key):
             rows = torch.stack([_flat(self._exact_draw()) for _ in range(number)])
         return Layout(self.shapes).by_name(rows[None])
 

@@ -23,8 +23,8 @@ def check_normalisation(law: Distribution, map: Transform, where: str, advice: s
     A prior that is cut, by a constraint, has an integral up to 1. Priors of several dimensions are not asked.
     """
     law = of_each(law)
-    several = law.event_shape or map.codomain.event_dim
-    if several or law.batch_shape.numel() * (NODES * DRAWS + 2 * BEYOND) > NUMBERS:
+    is_joint = law.event_shape or map.codomain.event_dim
+    if is_joint or law.batch_shape.numel() * (NODES * DRAWS + 2 * BEYOND) > NUMBERS:
         return
     is_periodic = isinstance(law, VonMises) and map == identity_transform  # torch says that its support is real
     integral = torch.full((1,), math.inf) if is_periodic else _integrals(law, map)

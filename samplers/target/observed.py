@@ -56,43 +56,43 @@ class Observed:
 
     def at(self, name: str, theta: Values) -> Any:
         """The law of data of one name at theta, of their shape; or the quantity of this name."""
-        found = self.functions[name](ByName(theta))
+        value = self.functions[name](ByName(theta))
         where = f"model, {name!r}"
         if name in self.data:
-            if not isinstance(found, Distribution):
-                raise RecipeError(where, f"data have a law, and the function gives a {type(found).__name__}", do=LAW)
+            if not isinstance(value, Distribution):
+                raise RecipeError(where, f"data have a law, and the function gives a {type(value).__name__}", do=LAW)
             shape = tuple(self.data[name].shape)
-            batch = torch.Size(shape[: len(shape) - len(found.event_shape)])
-            if found.batch_shape == batch:  # a law of the caller's own may have no `expand`
-                return found
+            batch = torch.Size(shape[: len(shape) - len(value.event_shape)])
+            if value.batch_shape == batch:  # a law of the caller's own may have no `expand`
+                return value
             try:
-                return found.expand(batch)
+                return value.expand(batch)
             except (RuntimeError, ValueError) as error:
-                own = tuple(found.batch_shape + found.event_shape)
-                what = f"its law has the shape {own}, its data {shape}"
+                of_law = tuple(value.batch_shape + value.event_shape)
+                what = f"its law has the shape {of_law}, its data {shape}"
                 raise RecipeError(where, what, do="Give one law each.") from error
-        if not isinstance(found, (Distribution, torch.Tensor)):
-            raise RecipeError(where, f"the function gives a {type(found).__name__}", do=LAW)
-        return found
+        if not isinstance(value, (Distribution, torch.Tensor)):
+            raise RecipeError(where, f"the function gives a {type(value).__name__}", do=LAW)
+        return value
 
     def draw(self, theta: Values) -> dict[str, torch.Tensor]:
         """Data and quantities at theta, by name; data are drawn from torch's generator."""
-        found = {name: self.at(name, theta) for name in self.functions}
-        return {name: _sampled(name, x) if isinstance(x, Distribution) else x for name, x in found.items()}
+        values = {name: self.at(name, theta) for name in self.functions}
+        return {name: _sampled(name, x) if isinstance(x, Distribution) else x for name, x in values.items()}
 
     def check(self, theta: Values) -> None:
         """Refuse functions that fail at theta, and data outside of a support that is the same at every theta."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in self.functions:
             with of_the_caller(f"model, {name!r}", "its function fails", f"Compute with {in_words(theta)}."):
-                found[name] = self.at(name, theta)
+                values[name] = self.at(name, theta)
         for name, y in self.data.items():
-            law = found[name]
-            own = type(law).support
-            if own is Distribution.support:  # a law of the caller's own that does not say
+            law = values[name]
+            declared = type(law).support
+            if declared is Distribution.support:  # a law of the caller's own that does not say
                 continue
             support = law.support
-            if isinstance(own, constraints.dependent_property):
+            if isinstance(declared, constraints.dependent_property):
                 if not isinstance(support, constraints.integer_interval):  # of a number of categories, say
                     continue
             missing, infinite = (_of_any(x, len(law.event_shape)) for x in (y.isnan(), y.isinf()))
@@ -107,18 +107,18 @@ class Observed:
         """`draw` at every draw of the variables, `(chains, draws, ...)`; each chain has noise of its own."""
         chains, number = next(iter(draws.values())).shape[:2]
         rows: list[dict[str, torch.Tensor]] = []
-        for chain, own in enumerate(noise.seeds(seed, 0, PREDICTED, chains)):
-            with seeded(own), unchecked:
+        for chain, chain_seed in enumerate(noise.seeds(seed, 0, PREDICTED, chains)):
+            with seeded(chain_seed), unchecked:
                 rows += [self.draw({name: x[chain, k] for name, x in draws.items()}) for k in range(number)]
         stacked = {name: torch.stack([row[name] for row in rows]) for name in self.functions}
         return {name: x.unflatten(0, (chains, number)) for name, x in stacked.items()}
 
 
-def observed_of(given: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
+def observed_of(entries: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
     """Data with their laws, and quantities, by name: `(law, data)`, or a function; refused for names of variables."""
     functions: dict[str, Callable] = {}
     data: dict[str, torch.Tensor] = {}
-    for name, entry in given.items():
+    for name, entry in entries.items():
         where = f"model, {name!r}"
         law, *y = entry if isinstance(entry, tuple) else (entry,)
         if not callable(law) or len(y) > 1:

@@ -39,8 +39,8 @@ class Energies:
     def __call__(self, theta: Any, *batch: Any) -> torch.Tensor:
         values = []
         for U in self.recipe.potentials:
-            own = batch if U.key in self.of_data else ()
-            values.append(self.functions[U.key](argument(U, self.recipe, theta), *own))
+            arguments = batch if U.key in self.of_data else ()
+            values.append(self.functions[U.key](argument(U, self.recipe, theta), *arguments))
         return sum(values[1:], values[0])
 
 

@@ -84,8 +84,8 @@ def slopes_near(energy: Callable, theta: Any, batch: tuple, *, directions: int, 
 def _slopes(of: Callable, at: Leaves, direction: Leaves, eps: float) -> Slopes:
     jet = differentiated(of, at)
     slope = float(sum((g * way).sum() for g, way in zip(jet.slope, direction)))
-    moved = float(sum((g * x).abs().sum() for g, x in zip(jet.slope, at)))
-    rounding = max(eps, torch.finfo(jet.value.dtype).eps) * (ROUNDINGS * float(jet.value.abs()) + moved)
+    sensitivity = float(sum((g * x).abs().sum() for g, x in zip(jet.slope, at)))
+    rounding = max(eps, torch.finfo(jet.value.dtype).eps) * (ROUNDINGS * float(jet.value.abs()) + sensitivity)
     differences = []
     with torch.no_grad():
         for width in WIDTHS:
@@ -123,9 +123,9 @@ def curl_near(gradient: Callable, theta: np.ndarray, *, share: float, eps: float
         of_v, of_w = ((g[:, i, 0] - g[:, i, 1]) / (2 * widths[:, None]) for i in (0, 1))
         one, other = of_w @ v, of_v @ w
         rounding = ROUNDINGS * eps * (abs(g).max((1, 2)) @ (abs(v) + abs(w))) / widths
-        apart = one - other
-        is_curl = (abs(apart) > share * (abs(one) + abs(other)) + rounding).all()
-        is_curl &= abs(apart[1] - apart[0]) <= STEADY * abs(apart[1])
+        curl = one - other
+        is_curl = (abs(curl) > share * (abs(one) + abs(other)) + rounding).all()
+        is_curl &= abs(curl[1] - curl[0]) <= STEADY * abs(curl[1])
         curls.append((float(one[1]), float(other[1])) if is_curl else None)
-    found = [c for c in curls if c is not None]
-    return found[0] if found and 2 * len(found) > len(curls) else None
+    witnesses = [c for c in curls if c is not None]
+    return witnesses[0] if witnesses and 2 * len(witnesses) > len(curls) else None

@@ -154,8 +154,8 @@ class Tape:
             values = self.interpreted(*leaves, *self.closed_over)
             if any(info.any() for info in values[self.number :]):
                 raise FactorisationError
-        own = tuple(x.clone() for x in values[: self.number])
-        return own if self.form is None else tree_unflatten(own, self.form)
+        results = tuple(x.clone() for x in values[: self.number])
+        return results if self.form is None else tree_unflatten(results, self.form)
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,8 @@ class Recorder(TorchDispatchMode):
             raise NotRecorded("a forward derivative in it has zeros that torch does not store")
         if not func._schema.returns and func is not torch.ops.aten._linalg_check_errors.default:
             raise NotRecorded("it asserts what depends on values")
-        made = func(*args, **(kwargs or {}))
-        one.results.extend(self._made(x) for x in tree_leaves(made))
+        values = func(*args, **(kwargs or {}))
+        one.results.extend(self._made(x) for x in tree_leaves(values))
         self.operations.append(one)
         if of_constants:
             self.constants.update(one.results)
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
             changes = [by_name.get(a.name) for a in func._schema.arguments if a.alias_info is not None]
             places = {memory(x) for x in tree_leaves(changes) if isinstance(x, torch.Tensor)}
             self.constants = {slot for slot in self.constants if memory(self.alive[slot.number]) not in places}
-        return made
+        return values
 
     def _has_fixed_shape(self, function: Any, args: tuple, slots: tuple) -> bool:
         """Whether an operation is x[i] with indices i that are integers, whose shape is theirs, or constant masks."""

@@ -52,9 +52,9 @@ class Watch:
         self.tensors: list[torch.Tensor] = []
         self.refusal = ""
         reached: dict[int, Any] = {}
-        left: list[Any] = [function]
-        while left:
-            one = left.pop()
+        stack: list[Any] = [function]
+        while stack:
+            one = stack.pop()
             if isinstance(one, CONSTANT) or id(one) in reached:
                 continue
             reached[id(one)] = one
@@ -62,12 +62,12 @@ class Watch:
                 self.tensors.append(one)
             elif isinstance(one, np.ndarray):
                 self.arrays.append(one)
-            left += _fixed(one)
+            stack += _fixed(one)
             for read in _reads(one):
                 objects = list(read())
                 self.places.append((one, read, objects, [*map(id, objects)]))
-                left += objects
-            if len(left) + len(reached) > OBJECTS:
+                stack += objects
+            if len(stack) + len(reached) > OBJECTS:
                 self.refusal = f"it reaches more than {OBJECTS} objects of Python"
                 return
         if sum(array.nbytes for array in self.arrays) > BYTES:
@@ -97,10 +97,10 @@ class Watch:
         return [(one.shape, one.tobytes()) for one in self.arrays]
 
 
-def _are_equal(some: list[Any], others: list[Any]) -> bool:
+def _are_equal(one: list[Any], other: list[Any]) -> bool:
     """Whether objects are the same ones, or equal constants."""
-    return len(some) == len(others) and all(
-        x is y or (type(x) is type(y) and isinstance(x, CONSTANT) and x == y) for x, y in zip(some, others)
+    return len(one) == len(other) and all(
+        x is y or (type(x) is type(y) and isinstance(x, CONSTANT) and x == y) for x, y in zip(one, other)
     )
 
 
@@ -190,6 +190,6 @@ def _is_library(module: str | None) -> bool:
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__" or top in PACKAGES:
         return True
-    own = sys.modules.get(top)
-    file = getattr(own, "__file__", None) or next(iter(getattr(own, "__path__", ())), "")
+    package = sys.modules.get(top)
+    file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), "")
     return not INSTALLED.isdisjoint(Path(file).parts)

@@ -106,8 +106,8 @@ class Target:
 
     def of_steps(self, steps: Sequence[Step], where: str) -> "Target":
         """The same target for other steps."""
-        own = self.energy, steps, None, self.layout, self.data, self.observe
-        return target_of(*own, where=where, accepts_by_all=self.accepts_by_all)
+        arguments = self.energy, steps, None, self.layout, self.data, self.observe
+        return target_of(*arguments, where=where, accepts_by_all=self.accepts_by_all)
 
     def compile(self, where: str) -> "Target":
         """The target with a gradient that torch compiles at the first call; unchanged if `functional` is None."""
@@ -162,16 +162,16 @@ def target_of(
             steps = [energy_step(energy, steps[0].declared.targets), *steps]
         whole = Symbolic(steps, None if data is None else data.rows)
         return replace(target, whole=whole, parts={"U": whole}, is_inlined=data is None)
-    own = energy if position is None else tried(energy, of_chain(position, 0), layout, data)
+    traced = energy if position is None else tried(energy, of_chain(position, 0), layout, data)
     if needs_value:
-        check_has_value(own, where, "a step reads values of U")
-    if needs_curvature and isinstance(own, Foreign):
+        check_has_value(traced, where, "a step reads values of U")
+    if needs_curvature and isinstance(traced, Foreign):
         what = "a step asks for second derivatives of U, and gradient= brings the first ones"
         raise RecipeError(where, what, do="Pass the energy as a torch function, or symbolic.")
-    of_z = own.within(layout)
-    target = replace(target, energy=own, whole=of_z, parts={"U": of_z})
-    if isinstance(own, Traced) and isinstance(own.function, Energies):
-        return replace(target, **_by_potential(own, own.function, layout))
+    of_z = traced.within(layout)
+    target = replace(target, energy=traced, whole=of_z, parts={"U": of_z})
+    if isinstance(traced, Traced) and isinstance(traced.function, Energies):
+        return replace(target, **_by_potential(traced, traced.function, layout))
     return target
 
 
@@ -183,9 +183,9 @@ def energy_of(
     A symbolic energy of z = f^-1(theta) has another formula; others see z through the layout. Raises RecipeError for
     energies that do not fit the recipe's potentials, the gradient or the coordinates.
     """
-    own = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=has_data)
-    coordinates, of_z = moved_by(coordinates, recipe, own, scope, f"{where}, coordinates")
-    return own, of_z, coordinates
+    of_theta = of_potentials(recipe, with_gradient(energy, gradient, where), where, has_data=has_data)
+    coordinates, of_z = moved_by(coordinates, recipe, of_theta, scope, f"{where}, coordinates")
+    return of_theta, of_z, coordinates
 
 
 GIVE = "Pass a recipe.Energy or a torch function of theta."
@@ -274,8 +274,8 @@ def observations_of(
         raise RecipeError(f"{where}, observe", what, do='Write {"name": f}.')
     functions = observe or {}
     arguments = "theta" if data is None else "theta, batch"
-    asked = dict.fromkeys(name for step in steps for name in step.observations)
-    for name in asked:
+    names = dict.fromkeys(name for step in steps for name in step.observations)
+    for name in names:
         if not callable(functions.get(name)):
             what = f"the recipe asks for the observation '{name}'"
             raise RecipeError(where, what, do=f"Pass observe={{{name!r}: a function of {arguments}}}.")
@@ -285,7 +285,7 @@ def observations_of(
     return {
         observed.name: _checked(observed, functions[observed.name], layout, data, by_tensor, where)
         for observed in recipe.observations
-        if observed.name in asked
+        if observed.name in names
     }
 
 

@@ -90,8 +90,8 @@ class Traced:
             jet = differentiated(lambda at: of_all(at, *batch), z)
             return jet.value, jet.slope
         # a single chain, without vmap and without an axis of chains in the graph
-        own = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
-        alone = differentiated(lambda at: of_one(at, *own), of_chain(z, 0))
+        batch = tuple(of_chain(part, 0) for part in batch) if per_chain else batch
+        alone = differentiated(lambda at: of_one(at, *batch), of_chain(z, 0))
         value, slope = (tree_map(lambda x: x.unsqueeze(0), part) for part in (alone.value, alone.slope))
         return value, slope
 
@@ -174,12 +174,12 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     _check_callable(energy, data)
     at: Any = tree_map(lambda x: x.detach().clone().requires_grad_(), theta)
     batch = () if data is None else (data.first(),)
-    seen = layout.seen(at)
-    called = f"it fails at theta of shape {_shapes(seen)}"
+    point = layout.seen(at)
+    called = f"it fails at theta of shape {_shapes(point)}"
     called += f" and a batch of shape {_shapes(batch[0])}" if batch else ""
-    told = of_the_caller(ENERGY, called, SHAPES, PASSED_ON)
-    with torch.enable_grad(), told, explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
-        value = _call(energy, seen, batch)
+    refusal = of_the_caller(ENERGY, called, SHAPES, PASSED_ON)
+    with torch.enable_grad(), refusal, explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
+        value = _call(energy, point, batch)
     _check_value(value)
     return Traced(energy, in_turn=of_many and not _vectorises(layout.energy(energy), at, batch))
 

@@ -171,14 +171,14 @@ def cuts_nothing(constraint: Constraint, law: Any) -> bool:
     """
     law = of_each(law)
     base, support = of_each(constraint), of_each(law.support)
-    own, whole = ([getattr(of, bound, None) for bound in BOUNDS] for of in (base, support))
+    ends, whole = ([getattr(of, bound, None) for bound in BOUNDS] for of in (base, support))
     if isinstance(law, VonMises):
-        low, high = own
+        low, high = ends
         turn = None if low is None or high is None else torch.as_tensor(high - low)
         return turn is not None and bool(((turn - 2 * math.pi).abs() < 1e-5).all())
-    if own == [None, None]:
+    if ends == [None, None]:
         return type(base) is type(support)
-    return all((a is None) == (b is None) and (a is None or _is_equal(a, b)) for a, b in zip(own, whole))
+    return all((a is None) == (b is None) and (a is None or _is_equal(a, b)) for a, b in zip(ends, whole))
 
 
 def wrapped(angle: torch.Tensor, constraint: Constraint | None) -> torch.Tensor:

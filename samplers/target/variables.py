@@ -89,9 +89,9 @@ class Variable:
     def map(self, before: Values) -> Transform:
         """The map from free numbers to values of the variable, given the variables before."""
         if self.centred < 1:
-            own = centring(self.law(before), self.centred)
-            if own is not None:
-                return own
+            transform = centring(self.law(before), self.centred)
+            if transform is not None:
+                return transform
         return biject_to(self.law(before).support if self.fixed_support is None else self.fixed_support)
 
     @cached_property
@@ -232,13 +232,13 @@ def variables_of(priors: Any, constrained: Any, centred: Any = None) -> dict[str
     if not isinstance(priors, Mapping) or not priors or not all(isinstance(name, str) for name in priors):
         what = f"priors are a dict by the names of variables, got {priors!r}"
         raise RecipeError(where, what, do='Write {"mu": Normal(0.0, 1.0)}.')
-    others, degrees = dict(constrained or {}), dict(centred or {})
-    for kind, names in (("a constraint", others), ("a degree of centring", degrees)):
+    by_name, degrees = dict(constrained or {}), dict(centred or {})
+    for kind, names in (("a constraint", by_name), ("a degree of centring", degrees)):
         check_known(where, f"the variable '{{}}' has {kind} and no prior", names, priors)
-    for name, constraint in others.items():
+    for name, constraint in by_name.items():
         if not isinstance(constraint, Constraint):
             what = f"a constraint is one of torch.distributions.constraints, got {constraint!r}"
             raise RecipeError(f"{where}, {name!r}", what, do="Write constraints.positive.")
-        others[name] = without_end(constraint)
+        by_name[name] = without_end(constraint)
     degrees = {name: number(where, f"centred[{name!r}]", x, least=0, most=1) for name, x in degrees.items()}
-    return {name: Variable(name, prior, others.get(name), degrees.get(name, 1.0)) for name, prior in priors.items()}
+    return {name: Variable(name, prior, by_name.get(name), degrees.get(name, 1.0)) for name, prior in priors.items()}

@@ -67,7 +67,7 @@ class Vectorised:
                 if isinstance(error, PASSED_ON) or (_is_of_torch(error) and not is_fine_in_turn(error)):
                     raise
         batches = zip(*map(by_chain, batch)) if batch and per_chain else chains * [batch]
-        values = [self._number(own, its, faults) for own, its in zip(by_chain(theta), batches)]
+        values = [self._number(point, rows, faults) for point, rows in zip(by_chain(theta), batches)]
         known = [value for value in values if value is not None]
         if chains > 1 and len(known) == chains:
             self.in_turn = True  # the error was vmap's

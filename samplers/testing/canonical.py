@@ -82,9 +82,9 @@ class Law:
         kept = weights > (LEAST_WEIGHT if len(weights) > 10_000 else 0)
         return {b: v[kept] for b, v in points.items()}, weights[kept] / weights[kept].sum()
 
-    def _composed(self, most):
+    def _composed(self, limit):
         for nodes in NODES:
-            rule = self.composition.rule(nodes, most)
+            rule = self.composition.rule(nodes, limit)
             if rule is not None:
                 self.coarser = self.composition.rule(nodes - 1) or rule
                 return rule
@@ -109,13 +109,13 @@ class Law:
         if self.has_grid:
             return self._generator(sde, self.weighted).defects(DEGREE, features)
         degree = fitting_degree(len(features), DEGREE)
-        most = MOST_OF_THE_GENERATOR
-        fits = (n for n in NODES if self.composition.rule(n, most) is not None)
+        limit = MOST_OF_THE_GENERATOR
+        fits = (n for n in NODES if self.composition.rule(n, limit) is not None)
         nodes = next(fits, NODES[-1] + 1)
-        fine, coarse = (self.composition.rule(n, most) for n in (nodes, nodes - 1))
+        fine, coarse = (self.composition.rule(n, limit) for n in (nodes, nodes - 1))
         if fine is not None and coarse is not None:
-            defects, others = (self._generator(sde, rule).defects(degree, features) for rule in (fine, coarse))
-            errors = {phi: abs(x - others[phi]) for phi, x in defects.items()}
+            defects, coarser = (self._generator(sde, rule).defects(degree, features) for rule in (fine, coarse))
+            errors = {phi: abs(x - coarser[phi]) for phi, x in defects.items()}
             if max(errors.values()) < max(BOUND, *map(abs, defects.values())) / 10:
                 return {phi: abs(x) + errors[phi] for phi, x in defects.items()}
         return self._generator(sde, self._draws(), drawn=True).defects(degree, features)
@@ -125,7 +125,7 @@ class Law:
         drift = self.sites.column([number(e) for e in sde.tempered_drift])
         D = self.sites.matrix(sde.D.applyfunc(number))
         temperature = self.options["temperature"]
-        jumps = [own for jump in sde.involutions for own in self.sites.jumps(jump.replaced(number))]
+        jumps = [copy for jump in sde.involutions for copy in self.sites.jumps(jump.replaced(number))]
         options = dict(jumps=jumps, temperature=temperature, drawn=drawn)
         return Generator(self.sites.coordinates, drift, D, *weighted, **options)
 
@@ -159,8 +159,8 @@ class Composition:
     @cached_property
     def groups(self) -> list["_Tabulated | _Walked"]:
         """The coordinates that are not normal given the rest, in independent groups."""
-        left = [b for b in self.coordinates if b not in {g.block for g in self.gaussians}]
-        return [self._group(e, blocks) for e, blocks in separate(self.rest, left)]
+        coordinates = [b for b in self.coordinates if b not in {g.block for g in self.gaussians}]
+        return [self._group(e, blocks) for e, blocks in separate(self.rest, coordinates)]
 
     def _group(self, energy, blocks):
         temperature = float(self.temperature)
@@ -197,19 +197,19 @@ class Composition:
         f = of_arrays([read], e)
         return lambda at: f([at[b] for b in read])
 
-    def rule(self, nodes: int, most: float = np.inf) -> Weighted | None:
-        """Points by coordinate and weights, with about `nodes` a coordinate; None without a rule of `most` points."""
+    def rule(self, nodes: int, limit: float = np.inf) -> Weighted | None:
+        """Points by coordinate and weights, with about `nodes` a coordinate; None without a rule of `limit` points."""
         points: Points = {}
         weights = np.ones(1)
         for k, group in enumerate(self.groups):
             if isinstance(group, _Walked):
                 return None
-            own, w = group.rule(nodes + k % 3)  # other nodes at each site, since a mean field may vanish at equal ones
-            if len(weights) * len(w) > most:
+            axes, w = group.rule(nodes + k % 3)  # other nodes at each site, since a mean field may vanish at equal ones
+            if len(weights) * len(w) > limit:
                 return None
-            points, weights = _product(points, weights, own, w)
+            points, weights = _product(points, weights, axes, w)
         for block, normal in self.conditionals.items():
-            if len(weights) * nodes > most:
+            if len(weights) * nodes > limit:
                 return None
             z, w = gaussian(0, 1, nodes)
             points, weights = _product(points, weights, {block: z}, w)
@@ -227,10 +227,10 @@ class Composition:
         return {b: points[b] for b in self.coordinates}
 
 
-def _product(points, weights, others, w):
+def _product(points, weights, axes, w):
     """The product of two rules, without points of negligible weight."""
     i, j = np.nonzero(np.multiply.outer(weights, w) > LEAST)
-    return {b: x[i] for b, x in points.items()} | {b: x[j] for b, x in others.items()}, weights[i] * w[j]
+    return {b: x[i] for b, x in points.items()} | {b: x[j] for b, x in axes.items()}, weights[i] * w[j]
 
 
 class _Tabulated:
@@ -328,15 +328,15 @@ def _move_halves(potential, walkers, levels, random):
     """Moves every walker once, in place."""
     dimension, size = walkers.shape
     half = size // 2
-    for own, other in ((slice(0, half), slice(half, size)), (slice(half, size), slice(0, half))):
+    for one, other in ((slice(0, half), slice(half, size)), (slice(half, size), slice(0, half))):
         first, second = random.integers(half, size=(2, half))
         step = np.where(random.random(half) < 0.1, 1.0, 2.38 / np.sqrt(2 * dimension) * random.uniform(0.3, 1, half))
-        ahead = walkers[:, own] + step * (walkers[:, other][:, first] - walkers[:, other][:, second])
+        ahead = walkers[:, one] + step * (walkers[:, other][:, first] - walkers[:, other][:, second])
         ahead += 1e-3 * random.normal(size=ahead.shape)
         level = potential(ahead)
-        accepted = np.log(random.random(half)) < levels[own] - level
-        walkers[:, own] = np.where(accepted, ahead, walkers[:, own])
-        levels[own] = np.where(accepted, level, levels[own])
+        accepted = np.log(random.random(half)) < levels[one] - level
+        walkers[:, one] = np.where(accepted, ahead, walkers[:, one])
+        levels[one] = np.where(accepted, level, levels[one])
 
 
 def _check_settled(middle, end, blocks):

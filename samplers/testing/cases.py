@@ -99,11 +99,11 @@ TABLE = {
     "santa": row("Euler", sigma=0.8, lam=0.3),
 }
 for _likelihood, _observe in (("", SQUARES), ("-classification", {})):
-    for _mode, _given in {"": {"decay": 0.6}, "-marginal": PRIOR, "-gibbs": PRIOR}.items():
-        _seen = {} if _mode else _observe
+    for _mode, _values in {"": {"decay": 0.6}, "-marginal": PRIOR, "-gibbs": PRIOR}.items():
+        _observed = {} if _mode else _observe
         _words = () if _mode == "-gibbs" else ("F A",)
-        TABLE[f"sgld-sa{_likelihood}{_mode}"] = row(observe=_seen, **_given, **SPIKE)
-        TABLE[f"sghmc-sa{_likelihood}{_mode}"] = row(*_words, observe=_seen, **FRICTION, **_given, **SPIKE)
+        TABLE[f"sgld-sa{_likelihood}{_mode}"] = row(observe=_observed, **_values, **SPIKE)
+        TABLE[f"sghmc-sa{_likelihood}{_mode}"] = row(*_words, observe=_observed, **FRICTION, **_values, **SPIKE)
 
 
 class Cases(Mapping[str, Case]):

@@ -52,8 +52,8 @@ def density(
     points: Points = {}
     weights = size = np.ones(1)
     for e, blocks in separate(H, state):
-        axes, w, own = law_of(e, blocks, temperature, integrands, nodes, degree)
-        sizes = np.maximum.outer(size, own)
+        axes, w, extent = law_of(e, blocks, temperature, integrands, nodes, degree)
+        sizes = np.maximum.outer(size, extent)
         i, j = np.nonzero(np.multiply.outer(weights, w) * sizes**degree > LEAST)
         points = {b: x[i] for b, x in points.items()} | {b: x[j] for b, x in axes.items()}
         weights, size = weights[i] * w[j], sizes[i, j]
@@ -137,7 +137,7 @@ def separate(H: Expr, state: Sequence[Block]) -> list[tuple[Expr, tuple[Block, .
     for s in H.free_symbols - set(state):
         raise RecipeError("density, H", f"'{s}' is not a block of the state", do=f"Add {s} to the state.")
     links = [[b for b in state if t.has(b)] for t in _terms(H)]
-    together = connected_components((list(state), [(own[0], b) for own in links for b in own[1:]]))
+    together = connected_components((list(state), [(link[0], b) for link in links for b in link[1:]]))
     groups = sorted((tuple(b for b in state if b in g) for g in together), key=lambda g: state.index(g[0]))
     whole = [t for t in Add.make_args(H) if any(t.free_symbols <= set(g) for g in groups)]
     terms = [*whole, *_terms(H - Add(*whole))]

@@ -86,19 +86,19 @@ class Diagnosis(Findings):
     @property
     def rows(self) -> tuple[Row, ...]:
         """The entries of Q and the residual; for a wrong drift heating, the worst monomial and missing terms."""
-        found = [] if self.Q is None else [*entries_of_curl(self.Q, self.state, self.verdict)]
+        rows = [] if self.Q is None else [*entries_of_curl(self.Q, self.state, self.verdict)]
         missing = "; ".join(f"{e}  in the drift of {b}" for b, e in self.missing.items())
         cure = f"missing: {missing}" if missing else ""
         answer = f"{self.residual}{' at random states' if self.verdict == 'checked' else ''}"
-        found.append(Row("residual", answer, "failed" if self.residual != 0 else self.verdict, cure=cure))
+        rows.append(Row("residual", answer, "failed" if self.residual != 0 else self.verdict, cure=cure))
         drifts = not all(r.ok for r in self.results)
         for blocks, rate in self.heating.items():
             if abs(rate) > BOUND and (drifts or self.residual != 0):
                 answer = f"{', '.join(map(str, blocks))}: the energy in it changes at the rate {rate:.3g}"
-                found.append(Row("heats" if rate > 0 else "cools", answer, "failed"))
+                rows.append(Row("heats" if rate > 0 else "cools", answer, "failed"))
         if self.worst and drifts:
-            found.append(Row("worst", f"E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms", "failed"))
-        return tuple(found)
+            rows.append(Row("worst", f"E[L {self.worst[0]}] = {self.worst[1]:.3g} of its terms", "failed"))
+        return tuple(rows)
 
 
 def diagnose(
@@ -211,12 +211,12 @@ def _values(formulas, parameters):
     for name in by_name.keys() - values.keys():
         what = f"there is no {name!r}"
         raise RecipeError("diagnose, parameters", what, do=f"Known: {', '.join(values) or 'none'}.")
-    own = {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in by_name.items()}
+    numbers = {name: formula(v, f"diagnose, parameters[{name!r}]") for name, v in by_name.items()}
     for s in symbols:
-        value = own.get(s.name, S.One)
+        value = numbers.get(s.name, S.One)
         if s.is_nonnegative and value.is_negative or s.is_positive and value.is_zero:
             raise RecipeError(f"diagnose, parameters[{s.name!r}]", f"{s} cannot be {value}", do="Give it in its range.")
-    return values | own
+    return values | numbers
 
 
 def _check_symbols(sde):
@@ -314,8 +314,8 @@ def _many_terms(residual, sde, few):
     powers = [*blocks, *(x * y for x, y in combinations_with_replacement(blocks, 2))]
     rows = []
     for b, terms in zip(blocks, few):
-        own = Add.make_args(expand(sde.drift[sde.state.index(b)]))
-        rows.append([*terms, *((b, e) for e in (*own, *powers) if b.is_vector or not is_site(e))])
+        summands = Add.make_args(expand(sde.drift[sde.state.index(b)]))
+        rows.append([*terms, *((b, e) for e in (*summands, *powers) if b.is_vector or not is_site(e))])
     return rows
 
 

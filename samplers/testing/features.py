@@ -32,19 +32,19 @@ def features(
     state: Sequence[Block], reflected: Sequence[Block] = (), turned: Mapping[Block, Sequence[Block]] | None = None
 ) -> Features:
     """The features of some blocks: the blocks, except angles, `reflected` blocks and blocks `turned` with these."""
-    found: list[Expr] = []
+    functions: list[Expr] = []
     for b in state:
         ends = [x for x in reflected if b in (turned or {}).get(x, ())]
         if b.domain.wraps:
             angle = 2 * pi / b.domain.width * b
-            found += [cos(angle), sin(angle)]
+            functions += [cos(angle), sin(angle)]
         elif b in reflected:
-            found.append(_even(b))
+            functions.append(_even(b))
         elif ends:
-            found += [b**2, b * Mul(*map(_odd, ends))]
+            functions += [b**2, b * Mul(*map(_odd, ends))]
         else:
-            found.append(b)
-    return tuple(found)
+            functions.append(b)
+    return tuple(functions)
 
 
 def _even(x):

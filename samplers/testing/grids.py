@@ -139,7 +139,7 @@ def _edges(formulas, block, chart, low, high):
         arguments |= {a - b for f in e.atoms(Max, Min) for a, b in combinations(f.args, 2)}
         arguments |= {f.args[0] for f in e.atoms(Abs, sign, Heaviside)}
         arguments |= {c.lhs - c.rhs for c in e.atoms(Relational)}
-    kinks = {x for own in arguments for e in Mul.make_args(own) if e.free_symbols == {block} for x in _roots(e, block)}
+    kinks = {x for a in arguments for e in Mul.make_args(a) if e.free_symbols == {block} for x in _roots(e, block)}
     return sorted({low, high} | {t for t in map(chart.inverse, kinks) if low < t < high})
 
 
@@ -251,22 +251,22 @@ def _narrowed(energy, charts, ranges, inside):
 
 def _profile(energy, charts, axes, i):
     """The energy along axis i, minimised over the other blocks: on the grid, then around its best point."""
-    others = [j for j in range(len(axes)) if j != i]
+    rest = [j for j in range(len(axes)) if j != i]
 
     def at(t):
         return energy(*(chart.point(x) for chart, x in zip(charts, t)))
 
-    if not others:
+    if not rest:
         return at(axes)
     level = np.moveaxis(at(np.meshgrid(*axes, indexing="ij")), i, 0)
     flat = level.reshape(len(axes[i]), -1)
     best, where = flat.min(1), np.unravel_index(flat.argmin(1), level.shape[1:])
-    middle = [axes[j][k] for j, k in zip(others, where)]
-    width = [axes[j][1] - axes[j][0] for j in others]
-    offsets = [o.ravel() for o in np.meshgrid(*[np.linspace(-1, 1, 9)] * len(others), indexing="ij")]
+    middle = [axes[j][k] for j, k in zip(rest, where)]
+    width = [axes[j][1] - axes[j][0] for j in rest]
+    offsets = [o.ravel() for o in np.meshgrid(*[np.linspace(-1, 1, 9)] * len(rest), indexing="ij")]
     for _ in range(14):
         t = [axes[i][:, None]] * len(axes)
-        for j, m, w, o in zip(others, middle, width, offsets):
+        for j, m, w, o in zip(rest, middle, width, offsets):
             t[j] = m[:, None] + w * o
         level = at(np.broadcast_arrays(*t))
         k = level.argmin(1)

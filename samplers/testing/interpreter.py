@@ -19,8 +19,6 @@ from scipy import special
 from scipy.linalg import expm
 from scipy.optimize import brentq
 from sympy import Add, Mul, Piecewise, Pow, Symbol
-from sympy.core.relational import Relational
-from sympy.logic.boolalg import BooleanFalse, BooleanTrue
 
 from integrators.flow import reads_U
 from integrators.functions import MatrixOU, SquareRoot, Unit
@@ -86,8 +84,17 @@ FUNCTIONS = {
     "And": lambda *x: reduce(np.logical_and, x),
     "Or": lambda *x: reduce(np.logical_or, x),
     "Not": np.logical_not,
+    "Add": lambda *x: reduce(operator.add, x),
+    "Mul": lambda *x: reduce(operator.mul, x),
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "BooleanTrue": lambda: True,
+    "BooleanFalse": lambda: False,
 }
-RELATIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}  # by functions of `operator`
 
 
 def evaluate(
@@ -104,42 +111,34 @@ def evaluate(
     return at[e] if e in at else known[e]
 
 
-def _evaluate(e, again, full, sizes):
+def _evaluate(e, value, full, sizes):
     match e:
         case Total() | Unit():
-            return _over_sites(e, np.broadcast_to(again(e.integrand), full), sizes)
+            return _over_sites(e, np.broadcast_to(value(e.integrand), full), sizes)
         case Drawn():
-            return again(e.variate)(again(e.parameter))
+            return value(e.variate)(value(e.parameter))
         case Applied():
-            x = np.broadcast_to(again(e.argument), full).reshape(full[0], -1)
-            return _applied(matrix_of(e.formula, again), x).reshape(full)
+            x = np.broadcast_to(value(e.argument), full).reshape(full[0], -1)
+            return _applied(matrix_of(e.formula, value), x).reshape(full)
         case MatrixOU():
             part, i, j, size, h, *entries = e.args
-            return _matrix_ou(int(size), again(h), list(map(again, entries)))[part.name][..., int(i), int(j)]
+            return _matrix_ou(int(size), value(h), list(map(value, entries)))[part.name][..., int(i), int(j)]
         case SquareRoot():
             part, i, j, size, *entries = e.args
-            return _lower_root(int(size), list(map(again, entries)))[..., int(i), int(j)]
-        case Add():
-            return reduce(operator.add, map(again, e.args))
-        case Mul():
-            return reduce(operator.mul, map(again, e.args))
+            return _lower_root(int(size), list(map(value, entries)))[..., int(i), int(j)]
         case Pow():
-            base, n = np.asarray(again(e.base), float), e.exp
-            return whole_power(base, int(n)) if n.is_Integer and n > 0 else np.power(base, again(n))
+            base, n = np.asarray(value(e.base), float), e.exp
+            return whole_power(base, int(n)) if n.is_Integer and n > 0 else np.power(base, value(n))
         case Piecewise():
-            values, conditions = zip(*((again(value), again(condition)) for value, condition in e.args))
+            values, conditions = zip(*((value(x), value(condition)) for x, condition in e.args))
             return np.select(list(np.broadcast_arrays(*conditions)), list(np.broadcast_arrays(*values)), math.nan)
-        case Relational():
-            return getattr(operator, RELATIONS[e.rel_op])(again(e.lhs), again(e.rhs))
-        case BooleanTrue() | BooleanFalse():
-            return bool(e)
         case Symbol():
             raise KeyError(f"{e} has no value")
     if e.is_Number or e.is_NumberSymbol:
         return float(e)
     if isinstance(e, Bound):
-        return e.on_arrays(*map(again, e.args))
-    return FUNCTIONS[type(e).__name__](*map(again, e.args))
+        return e.on_arrays(*map(value, e.args))
+    return FUNCTIONS[type(e).__name__](*map(value, e.args))
 
 
 def _applied(matrix, x):
@@ -300,22 +299,22 @@ class Chain:
         function = self.arguments[DERIVATIVES[order]]
         known: dict[Any, Any] = {}
         for U in self.recipe.potentials:
-            own = function[U.key] if isinstance(function, Mapping) else function
+            of_U = function[U.key] if isinstance(function, Mapping) else function
             if order == 0:
-                known[U] = self.energy(own, U.blocks)
+                known[U] = self.energy(of_U, U.blocks)
             else:
-                known |= {Partial(U, *[b] * order): g for b, g in self.ask(own, U.blocks).items()}
+                known |= {Partial(U, *[b] * order): g for b, g in self.ask(of_U, U.blocks).items()}
         return known
 
     def elsewhere(self, formulas: Iterable, at: Mapping) -> dict[Any, np.ndarray]:
         """Derivatives of U at other points than the target's, as in formulas, inner ones first; `at`: by symbol."""
         derivatives: dict[Any, np.ndarray] = {}
-        for asked in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
+        for derivative in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
             there = copy(self)
             known = {**at, **derivatives}
-            there.at = known | {b: self.value(x, known) for b, x in asked.point.items()}
-            order = len(asked.value.variables) if isinstance(asked.value, Partial) else 0
-            derivatives[asked] = there.derivatives(order)[asked.value]
+            there.at = known | {b: self.value(x, known) for b, x in derivative.point.items()}
+            order = len(derivative.value.variables) if isinstance(derivative.value, Partial) else 0
+            derivatives[derivative] = there.derivatives(order)[derivative.value]
         return derivatives
 
 

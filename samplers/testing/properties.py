@@ -282,8 +282,8 @@ def _outcomes(chain, values, flow, time):
     for drawn in product(*(_nodes(flow, d) for d in flow.draws)):
         at = values | {duration: time} | {d: x for d, (_, x) in zip(flow.draws, drawn)}
         at |= chain.elsewhere(flow.updates.values(), at)
-        moved = {b: chain.value(e, at) for b, e in flow.updates.items()}
-        yield float(np.prod([w for w, _ in drawn])), values | moved
+        images = {b: chain.value(e, at) for b, e in flow.updates.items()}
+        yield float(np.prod([w for w, _ in drawn])), values | images
 
 
 def _nodes(flow, draw):

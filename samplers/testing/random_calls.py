@@ -188,8 +188,8 @@ def own_step_size(step: Step) -> float:
 def asked(step: Step, curvature: Callable = curvature) -> dict[str, Any]:
     """Arguments of a step beside the gradient: the observations of its case, and the curvature where it is read."""
     observed: dict[str, Any] = {"observe": case_of(step.recipe).observe}
-    own = by_potential(step.recipe, curvature)
-    return observed | ({"curvature": own} if step.program.needs_curvature else {})
+    function = by_potential(step.recipe, curvature)
+    return observed | ({"curvature": function} if step.program.needs_curvature else {})
 
 
 @cache
@@ -215,8 +215,8 @@ def derivatives(U: Expr, coordinates: tuple[Expr, ...]) -> dict[str, Callable[[A
             columns = [arrays[b.name] for b in blocks] or [*arrays[""].T]
             known = {c: x if x.ndim == whole.ndim else _per_chain(x, whole) for c, x in zip(coordinates, columns)}
             answers = (np.broadcast_to(evaluate(e, known, whole.shape), whole.shape) for e in formulas)
-            found = [x if is_site else x.reshape(len(x), -1)[:, 0] for x, is_site in zip(answers, kinds)]
-            return [torch.tensor(x) for x in found] if torch.is_tensor(next(iter(by_name.values()))) else found
+            results = [x if is_site else x.reshape(len(x), -1)[:, 0] for x, is_site in zip(answers, kinds)]
+            return [torch.tensor(x) for x in results] if torch.is_tensor(next(iter(by_name.values()))) else results
 
         return values
 

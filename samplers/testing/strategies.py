@@ -69,8 +69,8 @@ def _gram(size, entries, diagonal=(1, Rational(3, 2), Rational(3, 4), 2)):
     if size == 1:
         return entries.map(lambda f: ImmutableMatrix([[1 + f**2]]))
     count = size * (size - 1) // 2
-    beside = st.lists(st.just(S.Zero) | entries if size > 2 else entries, min_size=count, max_size=count)
-    lower = st.builds(lambda rest, on: _triangular(size, rest, on), beside, st.permutations(diagonal))
+    below = st.lists(st.just(S.Zero) | entries if size > 2 else entries, min_size=count, max_size=count)
+    lower = st.builds(lambda rest, on: _triangular(size, rest, on), below, st.permutations(diagonal))
     return st.builds(lambda L, upper: L.T * L if upper else L * L.T, lower, st.booleans())
 
 
@@ -155,13 +155,13 @@ def _recipes(draw, kinds, noise, adapt, jumps):
     a, b = positive("a", default=draw(sizes)), real("b", default=draw(sizes) - 1)
     m = positive("m", default=draw(sizes), per=None if kind == "explicit" else theta)
     target = COORDINATES[0] if kind == "explicit" else theta
-    V, seen = _adapted(target)
+    V, term = _adapted(target)
     build = {"sites": _of_sites, "explicit": _explicit, "linear": _linear, "thermostatted": _thermostatted}[kind]
     state, H, D, Q, targets = build(draw, a, b, m, (V,) if adapt else ())
     changes: dict[str, Any] = {}
     if adapt:
         beta = fraction("beta", default=0.9)
-        changes |= {"adapt": {V: beta * V + (1 - beta) * seen}, "order": draw(st.sampled_from(["lagged", "same_step"]))}
+        changes |= {"adapt": {V: beta * V + (1 - beta) * term}, "order": draw(st.sampled_from(["lagged", "same_step"]))}
     if jumps and (gaussian := [x for x in state if x not in targets and eliminate_gaussians(H, (x,))[0]]):
         rate = draw(st.sampled_from([None, positive("rate", default=draw(sizes))]))
         changes |= {"jumps": {"J": refresh(draw(st.sampled_from(gaussian)), rate=rate)}}
@@ -180,8 +180,8 @@ def _adapted(target):
     """An adapted quantity like a target, and the formula that it averages."""
     if not target.is_vector:
         return adapted("V", domain="nonnegative", start=1), exp(-(target**2))
-    seen = grad(potential(target)) ** 2
-    return adapted("V", like=target, domain="nonnegative", start=seen), seen
+    term = grad(potential(target)) ** 2
+    return adapted("V", like=target, domain="nonnegative", start=term), term
 
 
 def _confining(draw, x, over, centre, a, m):
@@ -224,9 +224,9 @@ def _explicit(draw, a, b, m, more):
     for x in state[len(targets) :]:
         H += _confining(draw, x, lambda e: e, sin(targets[0]), a, m)
     entries = _formulas([*state, a, b, *more])
-    some = st.just(S.Zero) | entries if size > 2 else entries
+    elements = st.just(S.Zero) | entries if size > 2 else entries
     pairs = [(state[i], state[j]) for i in range(size) for j in range(i + 1, size)]
-    return state, H, draw(_gram(size, some)), _curl(draw, pairs, some), targets
+    return state, H, draw(_gram(size, elements)), _curl(draw, pairs, elements), targets
 
 
 def _linear(draw, a, b, m, more):
@@ -350,14 +350,14 @@ def _schemes(draw, recipe, method, euler, palindromes):
 
 def _shares(draw, front, middle):
     """A palindrome of (letter, fraction): each pair takes a part of what is left of its letter, the last pair all."""
-    left = dict.fromkeys([*front, middle], S.One)
+    shares = dict.fromkeys([*front, middle], S.One)
     pairs = []
     for k, x in enumerate(front):
         is_last = x != middle and x not in front[k + 1 :]
-        part = left[x] * (1 if is_last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
-        left[x] -= part
+        part = shares[x] * (1 if is_last else draw(st.sampled_from([Rational(1, 3), Rational(3, 4)])))
+        shares[x] -= part
         pairs.append((x, part / 2))
-    return [*pairs, (middle, left[middle]), *pairs[::-1]]
+    return [*pairs, (middle, shares[middle]), *pairs[::-1]]
 
 
 @st.composite

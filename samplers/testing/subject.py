@@ -143,8 +143,8 @@ class Subject:
 
     def settings(self, step: Step) -> dict[str, Any]:
         """The numbers that a step takes as arguments, by name."""
-        own = {name: x for name, x in self.case.parameters.items() if name in step.parameters}
-        return own | {"temperature": TEMPERATURE} | ({"num_data": NUM_DATA} if step.program.reads(num_data) else {})
+        values = {name: x for name, x in self.case.parameters.items() if name in step.parameters}
+        return values | {"temperature": TEMPERATURE} | ({"num_data": NUM_DATA} if step.program.reads(num_data) else {})
 
     def arguments(self, energy: str, step: Step | None = None) -> dict[str, Any]:
         """Arguments of the frozen step, or of a given one, beside state and noise: derivatives of U, and numbers."""
@@ -152,8 +152,8 @@ class Subject:
         if self.recipe.potential is None:
             return self.settings(step)
         program = step.program
-        asked = {"gradient": True, "curvature": program.needs_curvature, "value": program.needs_value}
-        functions = {name: self.derivatives[energy][name] for name, is_read in asked.items() if is_read}
+        needs = {"gradient": True, "curvature": program.needs_curvature, "value": program.needs_value}
+        functions = {name: self.derivatives[energy][name] for name, is_read in needs.items() if is_read}
         return self.settings(step) | functions
 
     @cached_property
@@ -165,7 +165,7 @@ class Subject:
         by_key = {U.key: derivatives(total(V) if is_site(V) else V, U.blocks) for U, V in energies.items()}
         if not self.recipe.is_by_name:
             return by_key["U"]
-        return {order: {key: own[order] for key, own in by_key.items()} for order in DERIVATIVES.values()}
+        return {order: {key: by_order[order] for key, by_order in by_key.items()} for order in DERIVATIVES.values()}
 
     # ---- the law
 
@@ -220,8 +220,8 @@ class Subject:
         """Whether state and noise of one step are integrated over by quadrature, and not drawn."""
         law = self.laws[name]
         program = self.still.program
-        several = self.sites.number > 1
-        if law.drawn or several and (any(self.recipe.supplied) or any(d.kind != "normal" for d in program.draws)):
+        has_sites = self.sites.number > 1
+        if law.drawn or has_sites and (any(self.recipe.supplied) or any(d.kind != "normal" for d in program.draws)):
             return False
         return len(law.weighted[1]) * self.noise_points <= MOST_POINTS
 
@@ -340,8 +340,8 @@ def sites_of(recipe: Recipe) -> int:
     1
     """
     sums = {U: Total(sympy.Add(*U.blocks)) for U in recipe.potentials if any(b.is_vector for b in U.blocks)}
-    H, *others = (e.xreplace(sums) for e in (recipe.H, *recipe.D, *recipe.Q))
-    return SEVERAL if any(map(_fields, others)) or _couples_sites(H) else 1
+    H, *operators = (e.xreplace(sums) for e in (recipe.H, *recipe.D, *recipe.Q))
+    return SEVERAL if any(map(_fields, operators)) or _couples_sites(H) else 1
 
 
 def _fields(e):

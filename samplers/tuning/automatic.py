@@ -66,30 +66,30 @@ def tuned(run: Callable[P, Draws]) -> Callable[P, Draws]:
     return sample
 
 
-def _settings(asked: dict[str, Any]) -> Settings:
+def _settings(call: dict[str, Any]) -> Settings:
     """The tuned settings for the arguments of a run; RecipeError for arguments that tuning does not support."""
-    where = f"{asked['recipe'].name}, sample" if isinstance(asked["recipe"], Recipe) else "sample"
-    if asked["step_size"] != "auto":
-        what = f"the step size is a positive number or 'auto', got {asked['step_size']!r}"
+    where = f"{call['recipe'].name}, sample" if isinstance(call["recipe"], Recipe) else "sample"
+    if call["step_size"] != "auto":
+        what = f"the step size is a positive number or 'auto', got {call['step_size']!r}"
         raise RecipeError(where, what, do="It is in units of time.")
-    other = [name for name in UNTUNED if asked[name] is not None]
-    other += ["temperature"] if not is_number(asked["temperature"]) else []
-    other += ["scope"] if asked["scope"] != "chain" else []
-    other += ["Start(spread)"] if start_of(asked["init"]).spread else []
+    other = [name for name in UNTUNED if call[name] is not None]
+    other += ["temperature"] if not is_number(call["temperature"]) else []
+    other += ["scope"] if call["scope"] != "chain" else []
+    other += ["Start(spread)"] if start_of(call["init"]).spread else []
     if other:
         what = f"step_size='auto' is for a run of one law, and there is {other[0]}="
         raise RecipeError(where, what, do=f"Call samplers.tune, and sample with its numbers and {other[0]}.")
-    chains = asked["chains"]
-    metropolis = proposal_of(asked["recipe"], asked["metropolis"], where)
-    arguments = {name: asked[name] for name in TUNED} | {"metropolis": False if metropolis is None else metropolis}
+    chains = call["chains"]
+    metropolis = proposal_of(call["recipe"], call["metropolis"], where)
+    arguments = {name: call[name] for name in TUNED} | {"metropolis": False if metropolis is None else metropolis}
     return tune(
-        asked["recipe"],
-        asked["energy"],
-        temperature=asked["temperature"],
+        call["recipe"],
+        call["energy"],
+        temperature=call["temperature"],
         chains=len(chains) if isinstance(chains, range) else chains,
-        progress=asked["progress"] is True,
+        progress=call["progress"] is True,
         **arguments,
-        **asked["parameters"],
+        **call["parameters"],
     )
 
 

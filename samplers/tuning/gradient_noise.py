@@ -87,16 +87,16 @@ def budget_of(kick: Kick, V: torch.Tensor, step: float, parameters: Mapping[str,
     if kick.budget.per is None:
         noise = noise.mean()
     wanted = Parameter("wanted", "positive")
-    others = {name: x for name, x in parameters.items() if name != kick.budget.name}
+    fixed = {name: x for name, x in parameters.items() if name != kick.budget.name}
     formula = solve(kick.supplied.xreplace({h: step}) - wanted, kick.budget)[0]
-    budget = _evaluated(formula, {**others, "wanted": noise}, V).clamp(min=0)
+    budget = _evaluated(formula, {**fixed, "wanted": noise}, V).clamp(min=0)
     return float(budget) if kick.budget.per is None else budget.expand(V.shape).clone()
 
 
 def without(kick: Kick | None, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters without the budget, for a pilot on all data, whose gradient has no noise."""
-    own = None if kick is None or kick.budget is None else kick.budget.name
-    return {name: x for name, x in parameters.items() if name != own}
+    budget = None if kick is None or kick.budget is None else kick.budget.name
+    return {name: x for name, x in parameters.items() if name != budget}
 
 
 def _evaluated(e: Expr, parameters: Mapping[str, Any], like: torch.Tensor) -> torch.Tensor:

@@ -124,8 +124,8 @@ def _freed(draws: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
 
     If fewer than half of the chains have moved, the step size is to blame, and all keep their own.
     """
-    moved = (draws != start[:, None]).flatten(1).any(1)
-    return draws[:, -1] if 2 * moved.sum() < len(moved) else taken_over(draws[:, -1], moved)
+    moving = (draws != start[:, None]).flatten(1).any(1)
+    return draws[:, -1] if 2 * moving.sum() < len(moving) else taken_over(draws[:, -1], moving)
 
 
 def taken_over(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
@@ -134,9 +134,9 @@ def taken_over(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     >>> taken_over(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]))
     tensor([1., 3., 3.])
     """
-    others = kept.nonzero().flatten()
+    sources = kept.nonzero().flatten()
     chains = torch.arange(len(kept), device=kept.device)
-    return states[torch.where(kept, chains, others[chains % len(others)])]
+    return states[torch.where(kept, chains, sources[chains % len(sources)])]
 
 
 def acceptance(works: torch.Tensor) -> torch.Tensor:

@@ -48,9 +48,9 @@ def preconditioned(
     if is_held or not may_be_dense(problem, pilot):
         return plain
     draws = plain.later.flatten(2)
-    seen = condition(draws, plain.units.flatten() if scale is not None else torch.ones_like(draws[0, 0]))
-    if seen < ALIKE:
-        plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {seen:.2g} there"
+    ratio = condition(draws, plain.units.flatten() if scale is not None else torch.ones_like(draws[0, 0]))
+    if ratio < ALIKE:
+        plain.reasons["coordinates"] = f"those of the energy: the covariance has the condition {ratio:.2g} there"
         return plain
     plain.begin(repeat)
     if plain.is_spent:
@@ -66,7 +66,7 @@ def preconditioned(
     number = len(draws.flatten(0, 1))
     reason = f"those of the energy: a dense map is worth {worth}"
     if best is dense:
-        covariance = f"the shrunk covariance of {number} pilot draws, of condition {seen:.2g} before"
+        covariance = f"the shrunk covariance of {number} pilot draws, of condition {ratio:.2g} before"
         reason = f"dense, by {covariance}: {worth}"
     best.reasons["coordinates"] = reason
     return best

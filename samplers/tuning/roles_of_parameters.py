@@ -41,10 +41,10 @@ def scale_of(recipe: Recipe) -> Scale | None:
     for parameter in recipe.parameters:
         if not parameter.per or not parameter.is_positive or not recipe.target_is_vector:
             continue
-        others = [b for b in recipe.state if b.is_vector and b not in recipe.targets]
+        auxiliary = [b for b in recipe.state if b.is_vector and b not in recipe.targets]
         for power in POWERS:
-            for powers in itertools.product((-1, 0, 1), repeat=len(others)):
-                units = {recipe.targets[0]: 1, **dict(zip(others, powers, strict=True))}
+            for powers in itertools.product((-1, 0, 1), repeat=len(auxiliary)):
+                units = {recipe.targets[0]: 1, **dict(zip(auxiliary, powers, strict=True))}
                 if _is_the_same(recipe, units, parameter, power):
                     return Scale(parameter, power)
     return None
@@ -95,9 +95,9 @@ def damping_of(recipe: Recipe) -> Damping | None:
     """
     for rate in _rates(recipe):
         free = sorted((s for s in rate.free_symbols if isinstance(s, Parameter)), key=str)
-        own = [s for s in free if s.is_positive and not s.per and vanishes(rate.diff(s) * s - rate)]
-        if own and not rate.has(*recipe.state):
-            return Damping(own[0], rate)
+        factors = [s for s in free if s.is_positive and not s.per and vanishes(rate.diff(s) * s - rate)]
+        if factors and not rate.has(*recipe.state):
+            return Damping(factors[0], rate)
     return None
 
 

@@ -181,8 +181,8 @@ def tune(
     end = math.inf if seconds is None else began + number(where, "seconds", seconds, above=0)
     step = integrators.compile(recipe, scheme, energy=energy if isinstance(energy, Energy) else None)
     check_energy_is_asked_for(recipe, energy, where)
-    apart, modeless = "whose scales and modes are apart", "where U may be least without a mode"
-    check_one_vector(recipe, where, several=apart, ends=modeless, do=OURSELVES)
+    blocks, modeless = "whose scales and modes are apart", "where U may be least without a mode"
+    check_one_vector(recipe, where, several=blocks, ends=modeless, do=OURSELVES)
     for s in recipe.operators:
         raise RecipeError(where, f"steps are not found for what the operator {s} makes of U", do=OURSELVES)
     step.check(1.0, temperature=temperature, **parameters)
@@ -231,8 +231,8 @@ def tune(
     chosen: dict[str, Any] = {**fixed, **tuner.pilot.parameters, **tuner.chosen, "batch_size": batch_size}
     if tuner.problem.layout.coordinates is not None and not recipe.maps:
         chosen["coordinates"] = tuner.problem.layout.coordinates
-    taken = {} if seconds is None else {"seconds": round(time.monotonic() - began, 1)}
-    reasons = _account(tuner) | taken
+    clock = {} if seconds is None else {"seconds": round(time.monotonic() - began, 1)}
+    reasons = _account(tuner) | clock
     begin = TunedStart(states, per_chain=None if of_model else True, chosen=dict(chosen), reasons=reasons)
     return Settings(chosen | {"chains": chains, "init": begin}, recipe.name, reasons)
 
@@ -265,9 +265,9 @@ def _account(tuner: Tuner) -> dict[str, Any]:
     """The choices with their reasons, and the numbers of tuning."""
     low, high = (float(x) for x in tuner.units.aminmax())
     spent = tuner.pilot.spent
-    left = f"; {spent.states} times a chain took another one's state, as its own had no weight" * bool(spent.states)
+    copies = f"; {spent.states} times a chain took another one's state, as its own had no weight" * bool(spent.states)
     return {
-        "init": f"the last states of pilot runs of {PILOTS} chains{left}",
+        "init": f"the last states of pilot runs of {PILOTS} chains{copies}",
         **tuner.reasons,
         "chains": PILOTS,
         "gradients": spent.gradients,

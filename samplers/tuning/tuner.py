@@ -197,10 +197,10 @@ class Tuner:
         best = self.best
         varied = " on average" if best.repeat > 1 else ""
         accepted = f"{best.step_size:.3g}{varied}: {100 * best.acceptance:.0f} % of the proposals are accepted"
-        asked = f"where {100 * self._wanted:.0f} % are asked"
+        aim = f"where {100 * self._wanted:.0f} % are asked"
         if best.step_size == self._longest(best.repeat):
-            asked = "of a quarter period of the slowest direction: longer ones come back"
-        self.reasons["step_size"] = f"{accepted}, {asked}"
+            aim = "of a quarter period of the slowest direction: longer ones come back"
+        self.reasons["step_size"] = f"{accepted}, {aim}"
         if self.has_momenta:
             proposal = f"words of h are a proposal, {best.repeat * best.step_size:.3g} of time"
             self.reasons["repeat"] = f"{best.repeat}: {proposal}; {in_words(self.trials)}"
@@ -214,18 +214,18 @@ class Tuner:
     def minibatches(self, kick: Kick, V: torch.Tensor, bias: float, held: Mapping[str, Any]) -> None:
         """Limits the step size for gradients of the variances V, and chooses the budget for their noise."""
         parameters = self.pilot.parameters
-        most = greatest_step(kick, V, self.root_temperature**2, bias, parameters)
+        limit = greatest_step(kick, V, self.root_temperature**2, bias, parameters)
         low, high = (float(x) for x in V.aminmax())
-        seen = f"the variances of minibatch gradients at pilot draws, {low:.2g} to {high:.2g}"
-        if most < self.chosen["step_size"]:
-            self.chosen["step_size"] = most
-            self.reasons["step_size"] = f"{most:.3g}: the most that the noise of minibatches allows, by {seen}"
+        source = f"the variances of minibatch gradients at pilot draws, {low:.2g} to {high:.2g}"
+        if limit < self.chosen["step_size"]:
+            self.chosen["step_size"] = limit
+            self.reasons["step_size"] = f"{limit:.3g}: the most that the noise of minibatches allows, by {source}"
         if kick.budget is not None and kick.budget.name in held:
             parameters[kick.budget.name] = held[kick.budget.name]
         elif kick.budget is not None:
             name = kick.budget.name
             parameters[name] = budget_of(kick, V, self.chosen["step_size"], parameters)
-            self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {seen}"
+            self.reasons[name] = f"{float(torch.as_tensor(parameters[name]).mean()):.3g} on average: {source}"
 
     def spread(self, chains: int) -> None:
         """Moves the chains of the pilot, and copies of these up to so many chains until copies are apart.

@@ -84,12 +84,12 @@ def extrapolated(subject: str, label: str, bias: np.ndarray, covariance: np.ndar
 def of_responses(experiment: Experiment, responses: np.ndarray) -> list[Bias]:
     """Biases without errors of sampling; the limit of h/2, h/4 and h/8 is off by half its change from the first."""
     subject = f"{LAWS[0].name}, T = {experiment.temperatures[0]:g}, by its response to noise"
-    found = []
+    biases = []
     for k, bias in zip(quadratic(), responses.T):
         first, limit = SECOND_ORDER @ bias[:3], SECOND_ORDER @ bias[1:]
         error = float(abs(limit - first) / 2 + ROUNDING)
-        found.append(Bias(subject, LAWS[0].labels[k], bias[:3], np.zeros((3, 3)), float(limit), error, 0.0))
-    return found
+        biases.append(Bias(subject, LAWS[0].labels[k], bias[:3], np.zeros((3, 3)), float(limit), error, 0.0))
+    return biases
 
 
 def order(bias: np.ndarray, covariance: np.ndarray, width: float = 2.0) -> tuple[float, float, float]:
@@ -162,7 +162,7 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
         _judge_order(experiment, biases.surest)
     last = biases.all[-1]
     smallest = [(experiment.threshold + SEEN) * error for error in (last.error[0], last.limit_error)]
-    at_h, limit = (_of_a_temperature(seen + more) for seen, more in zip(smallest, (0, last.remainder)))
+    at_h, limit = (_of_a_temperature(excess + more) for excess, more in zip(smallest, (0, last.remainder)))
     text = f"{RESOLUTION} {at_h:.1%} off at h, or {limit:.1%} off as h -> 0"
     if experiment.unseen:
         text += f"; its response to noise is not known, since {experiment.unseen}"
@@ -184,14 +184,14 @@ def judge_as_exact(experiment: Experiment, biases: Biases) -> None:
         text = biases.surest.in_words(biases.surest.bias[k], biases.surest.error[k])
         experiment.conclude("not exact", f"{text} at h = {experiment.step_sizes[k]:g}")
         return
-    seen = (experiment.threshold + SEEN) * biases.all[-1].error
-    sizes = ", ".join(f"{_of_a_temperature(s):.1%} off at {h:g}" for s, h in zip(seen, experiment.step_sizes))
+    excesses = (experiment.threshold + SEEN) * biases.all[-1].error
+    sizes = ", ".join(f"{_of_a_temperature(s):.1%} off at {h:g}" for s, h in zip(excesses, experiment.step_sizes))
     experiment.findings.append(f"{RESOLUTION} {sizes}")
 
 
-def _of_a_temperature(seen):
+def _of_a_temperature(excess):
     """The smallest excess that is seen, whose own standard error grows with the temperature."""
-    return seen / (1 - seen) if seen < 1 else np.inf
+    return excess / (1 - excess) if excess < 1 else np.inf
 
 
 def _judge_order(experiment, surest):
@@ -243,15 +243,15 @@ def _judge_coordinates(experiment):
 
 def _judge_temperature(experiment, one, other):
     """Checks that the temperature of the draws is the first power of the temperature asked for."""
-    asked = experiment.temperatures
+    T = experiment.temperatures
     t, u = (max(1e-9, 1 + b.limit) for b in (one, other))
-    octaves = log2(asked[1] / asked[0])
+    octaves = log2(T[1] / T[0])
     power = 1 + log2(u / t) / octaves
     error = hypot(one.limit_error / t, other.limit_error / u) * 1.443 / abs(octaves)
     meanings = {0: "it is ignored", 2: "it is used as a standard deviation"}
     near = (text for p, text in meanings.items() if abs(power - p) < max(0.2, 4 * error))
-    text = f"asked for T = {asked[0]:g} and {asked[1]:g}, as h -> 0 the draws have {asked[0] * t:.3f} and "
-    text += f"{asked[1] * u:.3f}, T^{power:.2f}: {next(near, 'it is used wrongly')}"
+    text = f"asked for T = {T[0]:g} and {T[1]:g}, as h -> 0 the draws have {T[0] * t:.3f} and "
+    text += f"{T[1] * u:.3f}, T^{power:.2f}: {next(near, 'it is used wrongly')}"
     bound = max(0.4, experiment.threshold * error)
     statistic = "exponent of T in the temperature of the draws, less 1"
     experiment.keeps("temperature used wrongly", statistic, abs(power - 1), bound, text)

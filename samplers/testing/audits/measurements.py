@@ -37,18 +37,18 @@ def first_look(experiment: Experiment) -> tuple[float, float] | None:
     other = experiment.run(law, init, T, h, seed=other_seed)
     if not (experiment.stays(law, T, h, theta) and experiment.stays(law, T, h, other)):
         return None
-    moved = ~((theta == init) & (other == init)).all(1)
-    still = 1 - float(moved.double().mean())
+    moving = ~((theta == init) & (other == init)).all(1)
+    still = 1 - float(moving.double().mean())
     text = f"{still:.0%} of the chains end where they started, for two seeds"
     if not experiment.keeps("does not move", "chains that end where they started", still, 0.9, text):
         return None
     if still > 0.01:
         experiment.findings.append(f"{still:.0%} of the chains have not moved: a smaller step size would see more")
     width = float((theta.double().numpy().std(0) / law.moments(T)[1]).mean())
-    same = float((theta == other)[moved].all(1).double().mean())
-    text = f"{same:.0%} of the chains are the same for two seeds"
+    share = float((theta == other)[moving].all(1).double().mean())
+    text = f"{share:.0%} of the chains are the same for two seeds"
     text += "; and all are at one point: there is no noise" if width < 0.1 else ""
-    if not experiment.keeps("seed ignored", "chains that are the same for two seeds", same, 0.01, text):
+    if not experiment.keeps("seed ignored", "chains that are the same for two seeds", share, 0.01, text):
         return None
     if not torch.equal(theta, experiment.run(law, init, T, h, seed=seed)):
         experiment.findings.append("not reproducible: one seed gave two different runs")
@@ -141,16 +141,16 @@ def _measure(experiment, law, T):
         cells: list[Cell] = []
         draws: list[np.ndarray] = []
         for h in reversed(experiment.step_sizes):
-            cell, of_cell, apart = _cell(experiment, start, law, T, h, steps * h, seed)
+            cell, of_cell, distances = _cell(experiment, start, law, T, h, steps * h, seed)
             if cell is None:
                 return [], None
             cells.insert(0, cell)
             draws.insert(0, of_cell)
-            if apart.max() >= FORGOTTEN:
+            if distances.max() >= FORGOTTEN:
                 break
         else:
             return cells, _covariance(cells, draws)
-    _refuse(experiment, cells[0], apart)
+    _refuse(experiment, cells[0], distances)
     return [], None
 
 
@@ -172,8 +172,8 @@ def _cell(experiment, start, law, T, h, time, seed=None):
     # at least the standard deviation of exact draws, since a law that is too narrow must not look precise
     ideal = law.statistics(start[:compared], T).std(0)
     error, error_narrow = (np.maximum(s.std(0), ideal) / len(s) ** 0.5 for s in (wide, narrow))
-    apart = abs(wide.mean(0) - narrow.mean(0)) / np.hypot(error, error_narrow)
-    return Cell(law, T, h, time, wide.mean(0) - law.exact(T), error), wide, apart
+    distances = abs(wide.mean(0) - narrow.mean(0)) / np.hypot(error, error_narrow)
+    return Cell(law, T, h, time, wide.mean(0) - law.exact(T), error), wide, distances
 
 
 def _covariance(cells, draws):
@@ -187,17 +187,17 @@ def _covariance(cells, draws):
     return covariance
 
 
-def _refuse(experiment, cell, apart):
+def _refuse(experiment, cell, distances):
     """Concludes that chains from two starts do not agree."""
     where = f"{cell.law.name}, T = {cell.temperature:g}, h = {cell.step_size:g}"
-    worst = cell.law.labels[int(apart.argmax())]
+    worst = cell.law.labels[int(distances.argmax())]
     text = (
         f"after {cell.time:g} units of time, {cell.time / cell.step_size:.0f} steps, chains from exact draws and from "
-        f"half their width are {apart.max():.1f} standard errors apart in the {worst} ({where}); pass a "
+        f"half their width are {distances.max():.1f} standard errors apart in the {worst} ({where}); pass a "
         "longer time; or it is not ergodic: no friction, no noise, a part that never moves"
     )
     statistic = f"distance of two starts by the {worst}, in standard errors"
-    experiment.keeps("start not forgotten", statistic, apart.max(), FORGOTTEN, text, where)
+    experiment.keeps("start not forgotten", statistic, distances.max(), FORGOTTEN, text, where)
 
 
 def _change(experiment):
@@ -217,11 +217,11 @@ def _change(experiment):
         other, *_ = _cell(experiment, _start(experiment, law, T), law, T, h, time)
         if other is None:
             return None
-        moved, error = other.bias - cell.bias, np.hypot(other.error, cell.error)
+        shift, error = other.bias - cell.bias, np.hypot(other.error, cell.error)
         sign = 1 if cell is surest else -1
-        pooled.append((sign * moved[-1] / error[-1] ** 2, 1 / error[-1] ** 2))  # the temperature, of all targets
+        pooled.append((sign * shift[-1] / error[-1] ** 2, 1 / error[-1] ** 2))  # the temperature, of all targets
         together = abs(sum(m for m, _ in pooled)) / sum(w for _, w in pooled) ** 0.5
-        change = max(change, float((abs(moved) / error).max()), together)
+        change = max(change, float((abs(shift) / error).max()), together)
         if change > FORGOTTEN:
             break
     return change

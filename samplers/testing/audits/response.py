@@ -58,17 +58,17 @@ class Noise(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name not in NORMAL:
             raise Unseen(f"it draws by {name} of torch")
-        given = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
-        mean, sd = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
+        moments = {"normal": args[:2], "normal_": args[1:3]}.get(name, ())
+        mean, sd = moments[0] if moments else 0.0, moments[1] if len(moments) > 1 else 1.0
         return result.copy_(mean + sd * self.standard(tuple(result.shape)))
 
     def __enter__(self):
-        self.made = np.random.default_rng
-        np.random.default_rng = lambda seed=None: _Generator(self, self.made(seed).bit_generator)
+        self.original = np.random.default_rng
+        np.random.default_rng = lambda seed=None: _Generator(self, self.original(seed).bit_generator)
         return super().__enter__()
 
     def __exit__(self, *error):
-        np.random.default_rng = self.made
+        np.random.default_rng = self.original
         return super().__exit__(*error)
 
 

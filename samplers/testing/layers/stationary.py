@@ -102,7 +102,7 @@ def _right_run(right, energy):
     widest = {b: 10 * (start[b.name].abs().max() + start[b.name].std()) for b in right.recipe.state}
     for k in range(HALVINGS):
         end = moved_chains(right, energy, start, h, numbers)
-        far = [b for b, most in widest.items() if b.domain.is_real and not (end[b.name].abs() <= most).all()]
+        far = [b for b, bound in widest.items() if b.domain.is_real and not (end[b.name].abs() <= bound).all()]
         if not far or k == HALVINGS - 1:
             break
         h /= 4
