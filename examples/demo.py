@@ -481,8 +481,8 @@ class Demo:
     def variances(self) -> Tensor:
         """The variances V_g of the minibatch gradient at draws of the reference."""
         energy, data = seen_by(self.model, self.coordinates)
-        some = self.coordinates.z(self.reference[:, ::50].flatten(0, 1))
-        return samplers.gradient_variance(energy, some, data, batch_size=BATCH)
+        points = self.coordinates.z(self.reference[:, ::50].flatten(0, 1))
+        return samplers.gradient_variance(energy, points, data, batch_size=BATCH)
 
 
 def short(out: Path) -> dict[str, Comparison]:

@@ -164,7 +164,7 @@ def best(
             print(f"lr = {lr:g} is left out: {error}")
             continue
         for kind, p in zip(tried, predicted):
-            nll = sum(negative_log_likelihood(own[:VALIDATION], labels) for own in p) / runs
+            nll = sum(negative_log_likelihood(of_run[:VALIDATION], labels) for of_run in p) / runs
             tried[kind].append((nll, lr, p[:, VALIDATION:]))
     return {kind: min(rows, key=lambda row: row[0])[1:] for kind, rows in tried.items()}
 
@@ -241,7 +241,7 @@ def verdict(rows: Iterable[Row], control: str) -> str:
     for name, runs in averages.items():
         if name != control:
             pairs = zip(runs, averages[control], strict=True)
-            mean, error = mean_and_error([own.nll - other.nll for own, other in pairs])
+            mean, error = mean_and_error([run.nll - other.nll for run, other in pairs])
             lines.append(f"  {name:16}{mean:+8.3f} +-{error:6.3f}")
     return "\n".join(lines)
 
@@ -298,7 +298,7 @@ def main(argv: list[str] | None = None) -> list[Row]:
         if options.quick:
             method = replace(method, rates=(method.rates[len(method.rates) // 2],), cycles=min(method.cycles, 2))
         for kind, (lr, p) in best(method, sets, epochs, options.seed, options.runs).items():
-            rows.append(Row(name, method.temperature, kind, lr, [Scores.of(own, labels) for own in p]))
+            rows.append(Row(name, method.temperature, kind, lr, [Scores.of(of_run, labels) for of_run in p]))
             print(rows[-1], flush=True)
             predictions[name] = p[0]
     verdicts = "\n".join(verdict(rows, control) for control in ("SGD", "deep ensemble"))

@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> list[Row]:
     lr = settings["lr"]
     method = Method(partial(Optimizer, num_data=TRAIN, weight_decay=DECAY, **settings), (lr,))
     kinds = zip(("last", "average"), train(method, lr, train_set, torch.cat([test, permuted]), epochs, options.seed))
-    rows = [Row(options.sampler, "1", kind, lr, [Scores.of(own, labels) for own in p]) for kind, p in kinds]
+    rows = [Row(options.sampler, "1", kind, lr, [Scores.of(of_run, labels) for of_run in p]) for kind, p in kinds]
     print(HEAD, *rows, f"{time.monotonic() - started:.0f} s in all", sep="\n")
     return rows
 

@@ -116,17 +116,17 @@ def optimizer_of(setting: Setting, network: Module, rows: int, seed: int) -> tor
 
     Biases, and a scale of noise, have the prior N(0, 1).
     """
-    weights, others = [], []
+    weights, rest = [], []
     for name, p in network.named_parameters():
-        (weights if name.endswith("weight") else others).append(p)
+        (weights if name.endswith("weight") else rest).append(p)
     groups = [
         {"params": weights, "weight_decay": 1 / (rows * setting.prior)},
-        {"params": others, "weight_decay": 1 / rows},
+        {"params": rest, "weight_decay": 1 / rows},
     ]
     if setting.optimizer in BASELINES:
         return BASELINES[setting.optimizer](groups, lr=setting.lr)
-    own = {"temperature": setting.temperature, "seed": seed} | SAMPLERS[setting.optimizer]
-    return samplers.Optimizer(groups, setting.optimizer, lr=setting.lr, num_data=rows, **own)
+    arguments = {"temperature": setting.temperature, "seed": seed} | SAMPLERS[setting.optimizer]
+    return samplers.Optimizer(groups, setting.optimizer, lr=setting.lr, num_data=rows, **arguments)
 
 
 def cycle(setting: Setting, part: float) -> float:

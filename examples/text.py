@@ -60,12 +60,12 @@ QUICK = 30  # steps
 
 def paragraphs(texts: dict[str, str]) -> dict[str, str]:
     """The texts from the longest to the shortest, each without the paragraphs of those before it."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     kept = {}
     for name, text in sorted(texts.items(), key=lambda item: (-len(item[1]), item[0])):
-        own = {" ".join(part.split()): part for part in text.split("\n\n") if part.strip()}
-        kept[name] = "\n\n".join(part for words, part in own.items() if words not in seen)
-        seen |= own.keys()
+        parts = {" ".join(part.split()): part for part in text.split("\n\n") if part.strip()}
+        kept[name] = "\n\n".join(part for words, part in parts.items() if words not in earlier)
+        earlier |= parts.keys()
     return kept
 
 
@@ -241,7 +241,7 @@ class Study:
         return self.steps // 3
 
     @property
-    def asked(self) -> Tensor:
+    def held_out(self) -> Tensor:
         """The rows to choose by and, after them, those to test on."""
         return torch.cat([self.text.validation, self.text.test])
 
@@ -260,17 +260,17 @@ class Study:
     def plain(self, lr: float, seed: int) -> tuple[Outcome, Trunk | None]:
         """AdamW alone, its last weights, and its trunk."""
         network, trunk = self.adamw(lr, seed, self.steps, self.steps - self.rest)
-        p = logits_of(network, self.asked).double().softmax(-1)
+        p = logits_of(network, self.held_out).double().softmax(-1)
         return Outcome(p, p), trunk
 
     def ensemble(self, lr: float, seed: int, members: int = MEMBERS) -> Outcome:
         """Networks of a share of the steps each; the last weights are those of the first of them."""
         numbers = range(1000 + MEMBERS * seed, 1000 + MEMBERS * seed + members)
         networks = [self.adamw(lr, number, self.steps // MEMBERS)[0] for number in numbers]
-        logits = [logits_of(network, self.asked) for network in networks]
+        logits = [logits_of(network, self.held_out) for network in networks]
         predictive = Predictive()
-        for own in logits:
-            predictive.add(own)
+        for x in logits:
+            predictive.add(x)
         return Outcome(predictive.probabilities, logits[0].double().softmax(-1))
 
     def averages(self, trunk: Trunk, seed: int, factor: float) -> tuple[Outcome, Outcome]:
@@ -281,7 +281,7 @@ class Study:
         optimizer.param_groups[0]["lr"] = factor * trunk.lr
         mean = torch.optim.swa_utils.AveragedModel(network)
         outcome = self.walk(network, optimizer, seed, mean.update_parameters)
-        p = logits_of(mean, self.asked).double().softmax(-1)
+        p = logits_of(mean, self.held_out).double().softmax(-1)
         return Outcome(p, outcome.last), outcome
 
     def sample(self, sampler: Sampler, lr: float, temperature: float, trunk: Trunk, seed: int) -> Outcome:
@@ -314,7 +314,7 @@ class Study:
         at = {self.rest * tenth // 10 for tenth in TENTHS}
         for step in steps_of(network, optimizer, self.text.train, 100 + seed, self.rest):
             if step in at:
-                logits = logits_of(network, self.asked)
+                logits = logits_of(network, self.held_out)
                 predictive.add(logits)
                 draw(network)
         report = optimizer.report() if isinstance(optimizer, samplers.Optimizer) else None
@@ -348,14 +348,14 @@ class Study:
         best: tuple[float, Any] = (math.nan, None)
         for lr in rates:
             try:
-                made = run(lr)
-                nll = self.validation_nll(outcome_of(made))
+                result = run(lr)
+                nll = self.validation_nll(outcome_of(result))
             except RecipeError as error:  # a run has diverged
                 print(f"lr = {lr:g} is left out: {error}")
                 continue
             tried[lr] = nll
             if nll == min(tried.values()):
-                best = lr, made
+                best = lr, result
         if not tried:
             raise SystemExit(f"no run is left of lr = {', '.join(map(str, rates))}: give smaller ones")
         return *best, tried
@@ -388,13 +388,13 @@ class Row:
 def rows_of(study: Study, seeds: Sequence[int], rates: Callable[[tuple], tuple]) -> Iterator[Row]:
     """The rows of the table; `rates` says which of the lrs of a method are tried."""
     scores, steps, first = study.scores, study.steps, seeds[0]
-    lr, made, tried = study.best(rates(ADAMW), partial(study.plain, seed=first), lambda made: made[0])
-    plain = [made, *(study.plain(lr, seed) for seed in seeds[1:])]
+    lr, best, tried = study.best(rates(ADAMW), partial(study.plain, seed=first), lambda best: best[0])
+    plain = [best, *(study.plain(lr, seed) for seed in seeds[1:])]
     trunks = [trunk for _, trunk in plain]
     yield Row("AdamW", None, steps, lr, tried, [scores(outcome) for outcome, _ in plain])
-    others = [*zip(trunks, seeds)][1:]
-    factor, made, tried = study.best(rates(CONSTANT), partial(study.averages, trunks[0], first), lambda made: made[1])
-    both = [made, *(study.averages(trunk, seed, factor) for trunk, seed in others)]
+    rest = [*zip(trunks, seeds)][1:]
+    factor, best, tried = study.best(rates(CONSTANT), partial(study.averages, trunks[0], first), lambda best: best[1])
+    both = [best, *(study.averages(trunk, seed, factor) for trunk, seed in rest)]
     constant, of_lr = factor * trunks[0].lr, {key * trunks[0].lr: nll for key, nll in tried.items()}
     yield Row("AdamW, weights averaged", None, steps, constant, {}, [scores(weights) for weights, _ in both])
     runs = [scores(predictions) for _, predictions in both]
@@ -408,8 +408,8 @@ def rows_of(study: Study, seeds: Sequence[int], rates: Callable[[tuple], tuple])
     yield of_all
     for name, sampler in SAMPLERS.items():
         run = partial(study.sample, sampler)
-        lr, made, tried = study.best(rates(sampler.rates), partial(run, temperature=1.0, trunk=trunks[0], seed=first))
-        runs = [scores(made), *(scores(run(lr, 1.0, trunk, seed)) for trunk, seed in others)]
+        lr, best, tried = study.best(rates(sampler.rates), partial(run, temperature=1.0, trunk=trunks[0], seed=first))
+        runs = [scores(best), *(scores(run(lr, 1.0, trunk, seed)) for trunk, seed in rest)]
         yield Row(name, 1.0, steps, lr, tried, runs)
         if sampler.control:
             runs = [scores(run(lr, 0.0, trunk, seed)) for trunk, seed in zip(trunks, seeds)]
@@ -435,7 +435,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         runs = row["runs"]
         nll, last, ece = ([run[score] for run in runs] for score in ("nll", "nll_of_last", "ece"))
-        less = [own - other for own, other in zip(nll, plain)] if len(runs) > 1 else [nll[0] - fmean(plain)]
+        less = [x - y for x, y in zip(nll, plain)] if len(runs) > 1 else [nll[0] - fmean(plain)]
         heats = [run["heat"] for run in runs if run["heat"] is not None]
         T = "" if row["temperature"] is None else f"{row['temperature']:g}"
         wrong = sorted({run["wrong"][0] for run in runs if run["wrong"]})
@@ -500,8 +500,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     about = {"python": platform.python_version(), "characters": sizes, "weights": weights, "steps": steps}
     print(about)
     rows: list[dict[str, Any]] = []
-    some = slice(1, 2) if options.quick else slice(None)
-    for row in rows_of(Study(text, steps), range(options.runs), lambda rates: rates[some]):
+    index = slice(1, 2) if options.quick else slice(None)
+    for row in rows_of(Study(text, steps), range(options.runs), lambda rates: rates[index]):
         rows.append(asdict(row))
         seconds = time.process_time() - started
         print(f"{row.method}, T = {row.temperature}, {seconds:.0f} s: lr {row.lr:g} of {row.tried}, NLL", end=" ")

@@ -70,8 +70,8 @@ class Exhibit:
             draws = samplers.sample(recipe, init=self._start(1) if self.init is None else self.init, **arguments)
         else:
             draws = samplers.sample(recipe, self.energy, init=self._start(2), **arguments)
-        own = [draws[name] for name in targets]  # of particles, draws of one law
-        values = torch.cat(own, 1) if recipe.targets[0].is_vector else torch.stack(own, 2)
+        parts = [draws[name] for name in targets]  # of particles, draws of one law
+        values = torch.cat(parts, 1) if recipe.targets[0].is_vector else torch.stack(parts, 2)
         weights = torch.ones(values.shape[:2]) if draws.weights is None else draws.weights
         return {f"theta[{k}]": values[:, :, k] for k in range(values.shape[2])}, weights
 

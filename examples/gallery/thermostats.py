@@ -27,15 +27,15 @@ nose_hoover_langevin = Recipe(
 
 def chain(links):
     """Each thermostat has one of its own. Martyna, Klein & Tuckerman 1992, with noise at the last."""
-    first, *others = xi = [scalar(f"xi{k + 1}") for k in range(links)]
+    first, *rest = xi = [scalar(f"xi{k + 1}") for k in range(links)]
     Q = {**TURNS, (p, first): p / (n * mu)}
-    Q |= {(a, b): (a if a != first else n * a) / (n * mu) for a, b in zip(xi, others)}
+    Q |= {(a, b): (a if a != first else n * a) / (n * mu) for a, b in zip(xi, rest)}
     return Recipe(
         name=f"nose-hoover-chain-of-{links}",
         source="Martyna, Klein & Tuckerman 1992",
         state=(theta, p, *xi),
         target=theta,
-        H=KINETIC + n * mu * first**2 / 2 + sum(mu * link**2 / 2 for link in others),
+        H=KINETIC + n * mu * first**2 / 2 + sum(mu * link**2 / 2 for link in rest),
         D={p: 0.3, xi[-1]: gamma},
         Q=Q,
     )

@@ -39,9 +39,9 @@ def claims(study: Study) -> list[Claim]:
     table: Table = {}
     for method in METHODS:
         for normalised in (False, True):
-            own = common | {"method": method, "normalised": normalised}
-            own["lr"] = chosen(study, own) if method == "SGD" else 0.0
-            table[method, normalised] = study.results(run, [own | {"seed": seed} for seed in seeds])
+            settings = common | {"method": method, "normalised": normalised}
+            settings["lr"] = chosen(study, settings) if method == "SGD" else 0.0
+            table[method, normalised] = study.results(run, [settings | {"seed": seed} for seed in seeds])
     less = "" if full else f"{part(epochs, EPOCHS, 'epochs')}, a smaller network, fewer images"
     return [replace(claim, seeds=len(seeds), reduced=less) for claim in claims_of(table)]
 
@@ -49,8 +49,8 @@ def claims(study: Study) -> list[Claim]:
 def chosen(study: Study, common: dict[str, Any]) -> float:
     """lr of SGD by the NLL of the data held back, in a run of a third of the epochs."""
     length = max(1, common["epochs"] // 3)
-    own = common | {"epochs": length, "cycle": length, "seed": 0, "held_back": True}
-    return study.best((0.1, 0.03), run, lambda lr: own | {"lr": lr}, lambda result: result["single"]["nll"])
+    settings = common | {"epochs": length, "cycle": length, "seed": 0, "held_back": True}
+    return study.best((0.1, 0.03), run, lambda lr: settings | {"lr": lr}, lambda result: result["single"]["nll"])
 
 
 def claims_of(table: Table) -> list[Claim]:
@@ -91,23 +91,23 @@ def words_of(table: Table, method: str) -> str:
     """NLL and accuracy on the training data, without and with."""
     parts = []
     for normalised, words in ((False, "without"), (True, "with")):
-        own = table[method, normalised]
-        accuracies = [result["training"]["accuracy"] for result in own]
-        parts.append(f"{spread(training(own), 3)}, {spread(accuracies, 1)} % {words}")
+        results = table[method, normalised]
+        accuracies = [result["training"]["accuracy"] for result in results]
+        parts.append(f"{spread(training(results), 3)}, {spread(accuracies, 1)} % {words}")
     return "; ".join(parts)
 
 
 def predictions(table: Table, method: str, which: str, improves: bool, words: str, paper: str) -> Claim:
     """Whether the NLL of test data falls with it, as is said; within two standard errors not decided."""
-    without, own = (
+    off, on = (
         torch.tensor([result[which]["each"] for result in table[method, normalised]]).mean(0)
         for normalised in (False, True)
     )
-    gap = paired(own, without)
-    found = None if abs(gap.in_errors) < 2 else (gap.value < 0) == improves
+    gap = paired(on, off)
+    holds = None if abs(gap.in_errors) < 2 else (gap.value < 0) == improves
     accuracies = [fmean(r[which]["accuracy"] for r in table[method, normalised]) for normalised in (False, True)]
     ours = f"NLL {gap.value:+.3f} +- {gap.error:.3f}; {accuracies[0]:.1f} to {accuracies[1]:.1f} %"
-    return Claim(words, paper, ours, Kind.COMPARISON, found, EARLY if method == "ATMC" and not found else "")
+    return Claim(words, paper, ours, Kind.COMPARISON, holds, EARLY if method == "ATMC" and not holds else "")
 
 
 EXPERIMENT = Experiment(

@@ -88,14 +88,14 @@ def optimizer_of(
     """The samplers at the top of a cycle, with steps so many times the paper's; the prior is in the loss."""
     common = {"num_data": rows, "seed": seed, "scheme": "F A'" if method == "SGNHT" else "paper"}
     if method == "ATMC":
-        given = samplers.RelativisticATMC.convert(
+        settings = samplers.RelativisticATMC.convert(
             h0=H0, momentum=MOMENTUM, rms_step=longer * RMS_STEP, max_step=longer * MAX_STEP
         )
-        return samplers.Optimizer(network.parameters(), samplers.RelativisticATMC, **given, **common)
+        return samplers.Optimizer(network.parameters(), samplers.RelativisticATMC, **settings, **common)
     if method == "SGNHT":  # m = 1: the step size is the rms step, and D h and the time of the thermostat are as in ATMC
         h = longer * RMS_STEP
-        given = {"step_size": h, "A": -math.log(MOMENTUM) / h, "mu": (h / H0) ** 2}
-        return samplers.Optimizer(network.parameters(), samplers.MSGNHT, **given, **common)
+        settings = {"step_size": h, "A": -math.log(MOMENTUM) / h, "mu": (h / H0) ** 2}
+        return samplers.Optimizer(network.parameters(), samplers.MSGNHT, **settings, **common)
     decay = 0.0 if method == "SGD" else 1e-4
     return torch.optim.SGD(network.parameters(), lr=lr, momentum=MOMENTUM, weight_decay=decay)
 
@@ -218,13 +218,13 @@ def noise(study: Study, epochs: int, size: tuple[int, int], rows: int | None = N
     batches = samplers.Minibatches(data, min(BATCH, len(data[0])), seed=0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.03, momentum=MOMENTUM)
     loss = loss_of("SGD", len(data[0]))
-    found = {"start": variance(network, batches)}
+    variances = {"start": variance(network, batches)}
     for _ in range(epochs):
         for x, y in batches:
             optimizer.zero_grad()
             loss(network, x, y).backward()
             optimizer.step()
-    return found | {"end": variance(network, batches)}
+    return variances | {"end": variance(network, batches)}
 
 
 def variance(network: Module, batches: samplers.Minibatches) -> float:
@@ -253,9 +253,9 @@ def claims(study: Study) -> list[Claim]:
         table[method] = study.results(run, [{"method": method, "seed": seed, "lr": lr} | common for seed in seeds])
     picture(study, table)
     V_g = study.result(noise, epochs=max(1, epochs // 6), size=size, rows=rows, full=full)
-    found = [*(row(method, results) for method, results in table.items()), *claims_of(table), begins(V_g)]
+    drafts = [*(row(method, results) for method, results in table.items()), *claims_of(table), begins(V_g)]
     less = "" if full else f"{part(epochs, 1000, 'epochs')}, a smaller network, fewer images"
-    return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
+    return [replace(claim, seeds=len(seeds), reduced=less) for claim in drafts]
 
 
 def chosen(study: Study, method: str, common: dict) -> float:
@@ -299,9 +299,9 @@ def gap(table: dict, one: tuple[str, str], other: tuple[str, str]) -> tuple[floa
 def less(table: dict, words: str, paper: str, one: tuple[str, str], other: tuple[str, str], why: str = "") -> Claim:
     """That the first has the lower NLL, within two standard errors not decided."""
     value, error = gap(table, one, other)
-    found = None if abs(value) < 2 * error else value < 0
+    holds = None if abs(value) < 2 * error else value < 0
     why = why if value > 0 else ""
-    return Claim(words, paper, f"NLL less by {-value:.3f} +- {error:.3f}", Kind.COMPARISON, found, why)
+    return Claim(words, paper, f"NLL less by {-value:.3f} +- {error:.3f}", Kind.COMPARISON, holds, why)
 
 
 EARLY = "the first samples, of networks that still learn, are in the average"
@@ -355,10 +355,10 @@ def begins(V_g: dict) -> Claim:
     h, D = H0, -math.log(MOMENTUM) / H0
     m = samplers.RelativisticATMC.convert(h0=H0, momentum=MOMENTUM, rms_step=RMS_STEP, max_step=MAX_STEP)["m"]
     ours = f"V_g = {V_g['start']:.2g} at the start, {V_g['end']:.2g} after training, a weight of this network"
-    found = max(V_g.values()) > 2 * m * D / h
+    holds = max(V_g.values()) > 2 * m * D / h
     why = "xi has the mean h V_g/(2m): below 2 m D/h the friction is D, and the noise is not made up for"
     paper = f"derived: V_g above 2 m D/h = {2 * m * D / h:.2g} a weight"
-    return Claim("the noise of the gradients brings xi to D", paper, ours, Kind.COMPARISON, found, why)
+    return Claim("the noise of the gradients brings xi to D", paper, ours, Kind.COMPARISON, holds, why)
 
 
 def calibration(results: list[dict]) -> float:

@@ -55,14 +55,14 @@ def estimates(study: Study, h: float, length: int, chains: int, steps: int) -> d
     )
     exact = second_moment("quartic")
     results: dict = {}
-    for apart in [length] if length else [THIN, *LENGTHS]:
-        if apart > steps:
+    for spacing in [length] if length else [THIN, *LENGTHS]:
+        if spacing > steps:
             continue
-        every = apart // THIN
+        every = spacing // THIN
         squares = draws["theta"][:, every - 1 :: every].square()
         means = squares.cumsum(1) / torch.arange(1, squares.shape[1] + 1)[:, None]
-        off = {budget: means[:, budget // apart - 1] / exact - 1 for budget in BUDGETS if apart <= budget <= steps}
-        results[str(apart)] = {
+        off = {budget: means[:, budget // spacing - 1] / exact - 1 for budget in BUDGETS if spacing <= budget <= steps}
+        results[str(spacing)] = {
             "error": {str(budget): float(x.square().mean().sqrt()) for budget, x in off.items()},
             "bias": float(means[:, -1].mean() / exact - 1),
             "xi": float(draws["xi"][:, every - 1 :: every].mean()),
@@ -90,14 +90,14 @@ def elsewhere(claims: list[Claim], lengths: tuple[int, ...]) -> list[Claim]:
     return [replace(c, elsewhere=f"one sample in {holding} steps" if holding else "") for c in claims]
 
 
-def against(cycles: dict, others: dict, apart: int) -> Claim:
+def against(cycles: dict, constant: dict, spacing: int) -> Claim:
     """The errors after the fewest and the most gradients, beside those of the best constant h."""
     ours = cycles["error"]
-    best = {budget: min(others, key=lambda h: others[h]["error"][budget]) for budget in ours}
-    theirs = {budget: others[h]["error"][budget] for budget, h in best.items()}
+    best = {budget: min(constant, key=lambda h: constant[h]["error"][budget]) for budget in ours}
+    theirs = {budget: constant[h]["error"][budget] for budget, h in best.items()}
     first, last = list(ours)[0], list(ours)[-1]
-    words = f"one sample in {apart} steps each: cycles have the lower error"
-    if apart == THIN:
+    words = f"one sample in {spacing} steps each: cycles have the lower error"
+    if spacing == THIN:
         words = f"a sample per cycle of {LENGTHS[1]} is better than all states of a constant h"
     return Claim(
         words,
@@ -116,12 +116,12 @@ def against(cycles: dict, others: dict, apart: int) -> Claim:
 def bias_of(cycles: dict, constant: dict) -> Claim:
     """What is left of the error of long steps at the end of a cycle."""
     bias = {n: r["bias"] for n, r in cycles.items()}
-    others = ", ".join(f"{100 * r['bias']:+.1f} % (h = {h:g})" for h, r in constant.items())
+    words = ", ".join(f"{100 * r['bias']:+.1f} % (h = {h:g})" for h, r in constant.items())
     xi = ", ".join(f"{r['xi']:.2f}" for r in cycles.values())
     return Claim(
         "the last state of a cycle has the small error of its short steps",
         "2.6",
-        f"bias {', '.join(f'{100 * x:+.1f} % (n = {n})' for n, x in bias.items())}; constant h: {others}; xi is {xi}",
+        f"bias {', '.join(f'{100 * x:+.1f} % (n = {n})' for n, x in bias.items())}; constant h: {words}; xi is {xi}",
         Kind.COMPARISON,
         max(map(abs, bias.values())) < 0.03,
         "xi lags, as it falls by 1 per unit of time at the most (mu = 1): at the end it is still the friction for the "
@@ -134,12 +134,12 @@ def picture(study: Study, cycles: dict, constant: dict) -> None:
     """Errors by gradients."""
     panels = [(f"one in {n}", n, str(n)) for n in cycles] + [("nearly all states", LENGTHS[1], str(THIN))]
     with study.figure("cycles", columns=len(panels), sharey=True) as all_axes:
-        for axes, (title, n, apart) in zip(all_axes, panels):
+        for axes, (title, n, key) in zip(all_axes, panels):
             ours = cycles[n]["error"]
             budgets = [int(budget) for budget in ours]
             axes.loglog(budgets, list(ours.values()), "ko-", label=f"cycles of {n}, one sample each")
             for h, r in constant.items():
-                axes.loglog(budgets, [r[apart]["error"][budget] for budget in ours], "o--", label=f"h = {h:g}")
+                axes.loglog(budgets, [r[key]["error"][budget] for budget in ours], "o--", label=f"h = {h:g}")
             axes.set(xlabel="gradients", title=title)
             axes.legend(fontsize=7)
         all_axes[0].set(ylabel="relative rms error of E theta^2")

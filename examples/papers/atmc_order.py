@@ -144,8 +144,8 @@ def without_m(study: Study, chains: int, steps: int) -> dict:
 
 def speeds(study: Study, c: float, chains: int, steps: int, rms: float = 0.0003, h: float = 0.001) -> dict:
     """Steps of a run at the paper's h, D and m: greatest over c h, mean square over h^2/m, mean over h/sqrt(m)."""
-    given = samplers.RelativisticATMC.convert(h0=h, momentum=0.9, rms_step=rms, max_step=c * h)
-    m = given["m"]
+    parameters = samplers.RelativisticATMC.convert(h0=h, momentum=0.9, rms_step=rms, max_step=c * h)
+    m = parameters["m"]
     draws = samplers.sample(
         samplers.RelativisticATMC,
         Energy(x, U=x**2 / 2),
@@ -156,7 +156,7 @@ def speeds(study: Study, c: float, chains: int, steps: int, rms: float = 0.0003,
         seed=1,
         scheme="paper",
         progress=False,
-        **{name: value for name, value in given.items() if name in ("m", "c", "Dmin")},
+        **{name: value for name, value in parameters.items() if name in ("m", "c", "Dmin")},
     )
     steps_made = draws["theta"].diff(dim=1).abs() / h
     return {
@@ -230,7 +230,7 @@ def of_gradients(biases: dict) -> Claim:
         return ", ".join(f"{100 * (biases[word, h]['square'] - 1):+.2f}" for h in (0.6, 0.3))
 
     error = 100 * max(r["error"] for r in biases.values())
-    found = "; ".join(f"{word}: {off(word)} %" for word in WORDS)
+    words = "; ".join(f"{word}: {off(word)} %" for word in WORDS)
     better = all(
         abs(biases["F A' F", h]["square"] - 1) + 2 * biases["F A' F", h]["error"]
         < abs(biases["B A' O A' B", h]["square"] - 1)
@@ -239,7 +239,7 @@ def of_gradients(biases: dict) -> Claim:
     return Claim(
         "the integrator improves on others",
         "2.4, no numbers",
-        f"Var theta of a normal at h = .6, .3 is off by {found} (+- {error:.2f})",
+        f"Var theta of a normal at h = .6, .3 is off by {words} (+- {error:.2f})",
         Kind.CLOSED_FORM,
         better,
         "F A' needs half the gradients of F A' F, and has its law of theta; B A' O A' B needs as few, and a symmetric "

@@ -161,7 +161,7 @@ def claims(study: Study) -> list[Claim]:
         for v in COVARIANCES
         for name in ALL
     }
-    others = {
+    other_noise = {
         (noise, name): study.result(moments, name=name, target="quartic", covariance=100.0, noise=noise, **size)
         for noise in ("by site", "by state")
         for name in THERMOSTATS
@@ -180,7 +180,7 @@ def claims(study: Study) -> list[Claim]:
         for h in SPIKED_AT
     }
     picture(study, constant, times)
-    return [*of_constant_noise(constant), *of_other_noise(others), *of_friction(times, spikes)]
+    return [*of_constant_noise(constant), *of_other_noise(other_noise), *of_friction(times, spikes)]
 
 
 def off(result: dict, target: str) -> float:
@@ -247,14 +247,14 @@ def of_other_noise(results: dict) -> list[Claim]:
         return {n: [x / exact - 1 for x in r["by site"]] for (k, n), r in results.items() if k == noise}
 
     by_site, by_state = errors("by site"), errors("by state")
-    own = max(abs(x) for name in ("ATMC", "mSGNHT") for x in by_site[name])
+    worst = max(abs(x) for name in ("ATMC", "mSGNHT") for x in by_site[name])
     return [
         Claim(
             "... and for V_g that differs by parameter, where each has its xi (0 and 200)",
             "2.2, D diagonal",
             "; ".join(f"{name} {percent(values)}" for name, values in by_site.items()),
             Kind.COMPARISON,
-            own < 0.05,
+            worst < 0.05,
             "SGNHT has one xi for all: sites with noise are too hot, those without too cold",
         ),
         Claim(
@@ -296,20 +296,20 @@ def of_friction(times: dict, spikes: dict) -> list[Claim]:
 def slower(times: dict, name: str, words: str, friction: float, noise: float) -> Claim:
     """Whether autocorrelation times stay within a tenth as noise comes, of ATMC; whether they grow, of mSGNHT."""
     ratios = [r for r in RATIOS if r <= noise]
-    own = [times[name, friction, r] for r in ratios]
-    stays = max(own) < 1.1 * own[0]
-    by_noise = ", ".join(f"{time:.0f} ({r:g})" for time, r in zip(own, ratios))
+    series = [times[name, friction, r] for r in ratios]
+    stays = max(series) < 1.1 * series[0]
+    by_noise = ", ".join(f"{time:.0f} ({r:g})" for time, r in zip(series, ratios))
     ours = f"D = {friction:g}: autocorrelation times in steps, by noise over D: {by_noise}"
-    found = stays if name == "ATMC" else own[-1] > 1.5 * own[0]
+    holds = stays if name == "ATMC" else series[-1] > 1.5 * series[0]
     why = "the friction of ATMC is max(xi, D), and xi is N(noise, 1): noise is free until it exceeds D"
     return Claim(
         words,
         "2.3, no numbers",
         ours,
         Kind.COMPARISON,
-        found,
+        holds,
         why,
-        elsewhere=REGIME if name == "ATMC" and not found else "",
+        elsewhere=REGIME if name == "ATMC" and not holds else "",
     )
 
 
@@ -325,8 +325,8 @@ def picture(study: Study, constant: dict, times: dict) -> None:
         for friction, line in zip(FRICTIONS, ("o:", "o--", "o-")):
             ratio = [times["mSGNHT", friction, r] / times["ATMC", friction, r] for r in RATIOS]
             right.plot(RATIOS, ratio, line, color="C0", label=f"mSGNHT over ATMC, D = {friction:g}")
-            own = [times["ATMC", friction, r] / times["ATMC", friction, 0.0] for r in RATIOS]
-            right.plot(RATIOS, own, line, color="C1", label=f"ATMC over itself without noise, D = {friction:g}")
+            ratio = [times["ATMC", friction, r] / times["ATMC", friction, 0.0] for r in RATIOS]
+            right.plot(RATIOS, ratio, line, color="C1", label=f"ATMC over itself without noise, D = {friction:g}")
         right.set(xlabel="h V_g/(2 m D)", ylabel="ratio of autocorrelation times")
         right.legend(fontsize=7)
 

@@ -210,8 +210,8 @@ def estimate(
     if draws.diverged:
         raise RecipeError(f"{model}, {sampler}", f"{len(draws.diverged)} chains are lost", do="Take a smaller step.")
     gains = torch.func.vmap(torch.func.vmap(gain))(draws["theta"])
-    own = samplers.Draws({"gain": gains}, info={}).summary().loc["gain"]
-    result = {"value": float(own["mean"]), "error": float(own["mcse_mean"])}
+    row = samplers.Draws({"gain": gains}, info={}).summary().loc["gain"]
+    result = {"value": float(row["mean"]), "error": float(row["mcse_mean"])}
     result |= {"report": draws.report(of=gain).verdict, "coordinates": draws.report().verdict}
     if pairs:
         counts = study.of_scale({"chains": 8, "steps": 40}, *[{"chains": pairs, "steps": 4000}] * 2)
@@ -230,7 +230,7 @@ def claims(study: Study) -> list[Claim]:
     """Rows on lambda itself, on what n and gamma make of it, and on what samplers do and state."""
     picture(study)
     rows = [of_model(MODELS[name], study.result(estimate, model=name)) for name in MODELS]
-    rows.append(of_control(*(study.result(estimate, model="rank one", **own) for own in ({}, CONTROL))))
+    rows.append(of_control(*(study.result(estimate, model="rank one", **settings) for settings in ({}, CONTROL))))
     rows += [of_free_energy(), of_localisation(), of_standstill(study.result(estimate, **STANDING))]
     rows += [of_law(words, study.results(estimate, runs), runs) for words, runs in RUNS.items()]
     slow = {"model": "product", "sampler": EULER, "step": 0.1, "pairs": 250}
@@ -259,10 +259,10 @@ def of_model(of: Model, result: dict) -> Claim:
         ours += f"; by quadrature {exact:.4f}"
         if abs(value - exact) < 3 * error:
             elsewhere = f"lambda_n at n = {of.n:,}"
-    found = abs(value - of.coefficient) < WITHIN * of.coefficient
+    holds = abs(value - of.coefficient) < WITHIN * of.coefficient
     why = f"n = {of.n:,}, gamma = {of.gamma:g}" + ("" if of.multiplicity == 1 else ": log log n, see below")
     printed = f"{of.coefficient:g}, m = {of.multiplicity}"
-    return Claim(f"{of.words}: within 5 % of lambda", printed, ours, Kind.CLOSED_FORM, found, why, elsewhere=elsewhere)
+    return Claim(f"{of.words}: within 5 % of lambda", printed, ours, Kind.CLOSED_FORM, holds, why, elsewhere=elsewhere)
 
 
 CONTROL: dict[str, Any] = {"sampler": "hmc", "step": 0.2}
@@ -316,13 +316,13 @@ def of_standstill(result: dict) -> Claim:
     """A chain that is local as it has not moved: the number is that of w*, the law is not."""
     exact = MODELS["arm"].exact(tempered(N), 1.0)
     ours = f"{result['value']:.3f} +- {result['error']:.3f}, the law has {exact:.3f}; {told(result)}"
-    seen = "R-hat of theta" in result["coordinates"]
+    holds = "R-hat of theta" in result["coordinates"]
     return Claim(
         "... there, 2000 steps of SGLD at gamma = 1: report() says that chains are not of one law",
         "-",
         ours,
         Kind.CLOSED_FORM,
-        seen,
+        holds,
         "it is the short run that is local, not the law: the number depends on the number of steps",
     )
 
@@ -339,7 +339,7 @@ def first(verdict: str) -> str:
 
 def runs_of(model: str, sampler: str, *settings: dict) -> list[dict]:
     """Settings of estimates of a model by a sampler."""
-    return [{"model": model, "sampler": sampler, **own} for own in settings]
+    return [{"model": model, "sampler": sampler, **setting} for setting in settings]
 
 
 WITH_PAIRS: list[dict] = [{"step": 0.2, "pairs": 250}, {"step": 0.1, "pairs": 250}]
@@ -363,30 +363,30 @@ def of_law(words: str, results: list[dict], runs: list[dict]) -> Claim:
     """The bias beside quadrature, and what `accuracy` states of it: 0 for accepted steps."""
     of = MODELS[runs[0]["model"]]
     exact = of.exact(tempered(of.n), of.gamma)
-    parts, found = [], True
-    for result, own in zip(results, runs):
+    parts, holds = [], True
+    for result, run in zip(results, runs):
         bias, error = result["value"] - exact, result["error"]
         stated, its_error = result.get("stated", 0.0), result.get("stated_error", 0.0)
-        found &= abs(bias - stated) < 3 * math.hypot(error, its_error)
-        power = "h sqrt(n beta)" if own["sampler"] in (MOMENTA, "hmc") else "h n beta"
-        size = own["step"] if own["sampler"] in (MOMENTA, "hmc") else own["step"] ** 2
-        batch = f", batches of {own['batch']}" if "batch" in own else ""
-        of_pairs = f", stated {stated:+.4f} +- {its_error:.4f}" if own.get("pairs") else ""
+        holds &= abs(bias - stated) < 3 * math.hypot(error, its_error)
+        power = "h sqrt(n beta)" if run["sampler"] in (MOMENTA, "hmc") else "h n beta"
+        size = run["step"] if run["sampler"] in (MOMENTA, "hmc") else run["step"] ** 2
+        batch = f", batches of {run['batch']}" if "batch" in run else ""
+        of_pairs = f", stated {stated:+.4f} +- {its_error:.4f}" if run.get("pairs") else ""
         parts.append(f"{bias:+.4f} +- {error:.4f}{of_pairs} ({power} = {size:.2g}{batch})")
     claim = "the bias is what accuracy(of=) states" if runs[0].get("pairs") else "no bias"
     why = "the noise of batches heats by h n^2 beta^2/(2 B) of 1" if "batch" in runs[0] else ""
-    return Claim(f"{words}: {claim}", f"lambda_n = {exact:.4f}", "; ".join(parts), Kind.CLOSED_FORM, found, why)
+    return Claim(f"{words}: {claim}", f"lambda_n = {exact:.4f}", "; ".join(parts), Kind.CLOSED_FORM, holds, why)
 
 
 def of_mixing(result: dict) -> Claim:
     """The loss along the fibres of M(w) is constant, so that it mixes where w does not."""
-    found = result["report"].startswith("All") and "R-hat of theta" in result["coordinates"]
+    holds = result["report"].startswith("All") and "R-hat of theta" in result["coordinates"]
     return Claim(
         "3-2-3, SGLD: report(of=loss) passes where report() does not",
         "-",
         told(result),
         Kind.CLOSED_FORM,
-        found,
+        holds,
         "chains that have not gone round GL(2) have the same loss: ask of the loss, and of w whether they moved at all",
     )
 

@@ -46,8 +46,8 @@ def optimizer_of(method: str, network: Module) -> torch.optim.Optimizer:
     if method in ("SGD", REGULAR):
         return torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
     if method == "ATMC":
-        given = samplers.RelativisticATMC.convert(h0=1e-3, momentum=0.9, rms_step=3e-6, max_step=1e-5)
-        return samplers.Optimizer(parameters, samplers.RelativisticATMC, scheme="paper", **given, **common)
+        settings = samplers.RelativisticATMC.convert(h0=1e-3, momentum=0.9, rms_step=3e-6, max_step=1e-5)
+        return samplers.Optimizer(parameters, samplers.RelativisticATMC, scheme="paper", **settings, **common)
     if method == "i-SGD":
         return samplers.Optimizer(layers_of(network), "isgd", lr=1e-6, warmup_steps=2, **common)
     return samplers.Optimizer(parameters, method.lower(), lr=1e-6, **common)
@@ -92,8 +92,8 @@ def timed(study: Study, walks: Sequence[tuple[str, str, int]], rounds: int, step
     """Milliseconds by round, of the gradient and of the update, for each network, method and batch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*gradients of one norm")  # of the same images in every step
-        made = [walk_of(*walk) for walk in walks]
-        table = [[walk.steps(steps) for walk in made] for _ in range(rounds)]
+        walkers = [walk_of(*walk) for walk in walks]
+        table = [[walk.steps(steps) for walk in walkers] for _ in range(rounds)]
     columns = [list(zip(*column, strict=True)) for column in zip(*table, strict=True)]
     return {" ".join(map(str, walk)): column for walk, column in zip(walks, columns, strict=True)}
 

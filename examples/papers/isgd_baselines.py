@@ -35,7 +35,7 @@ PAPER = {  # accuracy %, mean NLL, H0, H1
 
 def adam(study: Study, seed: int, epochs: int, cooled: bool, rows: int | None = None) -> dict:
     """Scores after half of the epochs, after all, and after half as many again, at lr .001 where `cooled`."""
-    own = {"seed": seed, "epochs": epochs, "cooled": cooled, "rows": rows}
+    settings = {"seed": seed, "epochs": epochs, "cooled": cooled, "rows": rows}
     data, test, letters = data_of(study, rows, False)
     network = lenet(seed=seed)
     batches = samplers.Minibatches(data, min(BATCH, len(data[0])), seed=seed)
@@ -47,10 +47,10 @@ def adam(study: Study, seed: int, epochs: int, cooled: bool, rows: int | None = 
         epoch, rest = divmod(step, len(batches))
         if rest or epoch not in stages:
             return
-        digits, others = samplers.Predictive(), samplers.Predictive()
+        digits, unknown = samplers.Predictive(), samplers.Predictive()
         digits.add(network(test[0]))
-        others.add(network(letters))
-        curve.rows.append([step, scores(digits, others, test[1])])
+        unknown.add(network(letters))
+        curve.rows.append([step, scores(digits, unknown, test[1])])
 
     train(
         network,
@@ -59,8 +59,8 @@ def adam(study: Study, seed: int, epochs: int, cooled: bool, rows: int | None = 
         epochs=stages[-1],
         lr=lambda epoch: 0.001 if cooled and epoch >= epochs else 0.01,
         draw=see,
-        folder=study.scratch(adam, **own),
-        settings=own,
+        folder=study.scratch(adam, **settings),
+        settings=settings,
         curve=curve,
     )
     return {"steps": [step for step, _ in curve.rows], "scores": [score for _, score in curve.rows]}
@@ -82,11 +82,11 @@ def claims(study: Study) -> list[Claim]:
         "baseline L": [run["scores"][2] for run in constant],
         "baseline R": [run["scores"][2] for run in cooled],
     }
-    own = {"method": "i-SGD", "steps": steps[1], "draws": draws, "every": every, "rows": rows}
-    table["i-SGD"] = study.results(isgd_lenet.run, [own | {"seed": seed} for seed in seeds])
-    found = [*(row(name, results, PAPER[name], COLUMNS) for name, results in table.items()), *claims_of(table)]
+    settings = {"method": "i-SGD", "steps": steps[1], "draws": draws, "every": every, "rows": rows}
+    table["i-SGD"] = study.results(isgd_lenet.run, [settings | {"seed": seed} for seed in seeds])
+    drafts = [*(row(name, results, PAPER[name], COLUMNS) for name, results in table.items()), *claims_of(table)]
     less = f"{part(steps[1], STEPS, 'steps')}, {rows:,} of 60,000 images" if rows else part(steps[1], STEPS, "steps")
-    return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
+    return [replace(claim, seeds=len(seeds), reduced=less) for claim in drafts]
 
 
 def claims_of(table: dict[str, list[dict[str, Any]]]) -> list[Claim]:

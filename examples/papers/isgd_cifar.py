@@ -52,7 +52,7 @@ def trained(study: Study, seed: int, epochs: int, size: tuple[int, int], decay: 
     """The baseline: its parameters and running averages, and the NLL of what is predicted."""
     data, test = images_of(study, **images)
     network = begun(size, seed, data[0].device)
-    own = {"seed": seed, "epochs": epochs, "size": list(size), "decay": decay, **images}
+    settings = {"seed": seed, "epochs": epochs, "size": list(size), "decay": decay, **images}
     rate = decay or 1 / len(data[0])
     train(
         network,
@@ -61,8 +61,8 @@ def trained(study: Study, seed: int, epochs: int, size: tuple[int, int], decay: 
         epochs=epochs,
         lr=lambda epoch: 0.01 * 0.1 ** (4 * epoch // epochs),
         draw=lambda step: None,
-        folder=study.scratch(trained, **own),
-        settings=own,
+        folder=study.scratch(trained, **settings),
+        settings=settings,
     )
     p = logits_of(network, test[0]).double().softmax(-1)
     state = {name: tensor.tolist() for name, tensor in network.state_dict().items()}
@@ -105,8 +105,8 @@ def run(
         else:
             predictive.add(logits_of(network, test[0]))
 
-    own = {"method": method, "seed": seed, "epochs": epochs, "size": list(size), "decay": decay, "draws": draws}
-    own |= {"apart": apart, "lr": lr, **images}
+    settings = {"method": method, "seed": seed, "epochs": epochs, "size": list(size), "decay": decay, "draws": draws}
+    settings |= {"apart": apart, "lr": lr, **images}
     train(
         network,
         optimizer,
@@ -114,8 +114,8 @@ def run(
         epochs=total,
         lr=lambda epoch: rate,
         draw=draw,
-        folder=study.scratch(run, **own),
-        settings=own,
+        folder=study.scratch(run, **settings),
+        settings=settings,
         predictive=predictive,
         swag=swag,
     )
@@ -162,11 +162,11 @@ def claims(study: Study) -> list[Claim]:
         tried = common | {"method": method, "seed": 0, "held_back": True}
         rates = CHOSEN.get(method, (0.0,))
         lr = study.best(rates, run, lambda lr, tried=tried: tried | {"lr": lr}, itemgetter("nll"))
-        own = common | {"method": method, "lr": lr, "held_back": False}
-        table[method] = study.results(run, [own | {"seed": seed} for seed in seeds])
-    found = [*(row(name, results, PAPER[name], COLUMNS, near=1) for name, results in table.items()), *claims_of(table)]
+        settings = common | {"method": method, "lr": lr, "held_back": False}
+        table[method] = study.results(run, [settings | {"seed": seed} for seed in seeds])
+    drafts = [*(row(name, results, PAPER[name], COLUMNS, near=1) for name, results in table.items()), *claims_of(table)]
     less = "" if full else f"{part(epochs, EPOCHS, 'epochs')}, a smaller network, fewer images, {draws} of 30 draws"
-    return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
+    return [replace(claim, seeds=len(seeds), reduced=less) for claim in drafts]
 
 
 def claims_of(table: dict[str, list[dict]]) -> list[Claim]:

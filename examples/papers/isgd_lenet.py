@@ -144,7 +144,7 @@ def run(
     settings = dict(
         method=method, seed=seed, steps=steps, draws=draws, every=every, rows=rows, held_back=held_back, lr=lr
     )
-    digits, others = samplers.Predictive(), samplers.Predictive()
+    digits, unknown = samplers.Predictive(), samplers.Predictive()
     burn_in = draws * every // 5
     network = (
         lenet(seed=seed, dropout=0.5)
@@ -155,11 +155,11 @@ def run(
     @torch.no_grad()
     def add() -> None:
         digits.add(network(test[0]))
-        others.add(network(letters))
+        unknown.add(network(letters))
 
     if method == "baseline":
         add()
-        return scores(digits, others, test[1])
+        return scores(digits, unknown, test[1])
     total = steps if method == "drop" else burn_in + draws * every
     optimizer = optimizer_of(method, network, data, total, burn_in, lr, seed)
     decay = Polynomial(a=lr * (total / 4329) ** 0.55, b=total / 4329, gamma=0.55) if method == "SGLD" else None
@@ -171,7 +171,7 @@ def run(
         swag.add(dict(network.named_parameters())) if method == "SWAG" else add()
 
     try:
-        walk(study, network, optimizer, data, total, decay, draw, settings, digits=digits, letters=others, swag=swag)
+        walk(study, network, optimizer, data, total, decay, draw, settings, digits=digits, letters=unknown, swag=swag)
     except RecipeError as error:  # gradients that are no longer finite
         study.log(f"  {method}: {error}")
         return dict.fromkeys(("accuracy", "nll", "ece", "H0", "H1", "auroc"), math.nan) | {"draws": 0}
@@ -184,7 +184,7 @@ def run(
             add()
     for _ in range(draws if method == "drop" else 0):  # the network is as in training: others are dropped each time
         add()
-    return scores(digits, others, test[1])
+    return scores(digits, unknown, test[1])
 
 
 def walk(
@@ -251,10 +251,10 @@ def claims(study: Study) -> list[Claim]:
         lr = chosen(study, method, size | {"draws": max(3, draws // 5)})
         table[method] = study.results(run, [{"method": method, "seed": seed} | size | lr for seed in seeds])
     picture(study, table)
-    found = [row(name, results, PAPER[name], COLUMNS, why=WHY.get(name, FEW)) for name, results in table.items()]
-    found += claims_of(table)
+    drafts = [row(name, results, PAPER[name], COLUMNS, why=WHY.get(name, FEW)) for name, results in table.items()]
+    drafts += claims_of(table)
     less = part(steps + draws * every, 320_000, "steps")
-    return [replace(claim, seeds=len(seeds), reduced=less) for claim in found]
+    return [replace(claim, seeds=len(seeds), reduced=less) for claim in drafts]
 
 
 def chosen(study: Study, method: str, settings: dict) -> dict:
@@ -275,17 +275,17 @@ def mean(results: list[dict], score: str) -> float:
 
 def order(table: dict, score: str, methods: tuple[str, ...]) -> bool | None:
     """Whether a score rises from each method to the next: beyond two standard errors of the seeds, paired."""
-    found = []
+    parts = []
     for one, other in pairwise(methods):
         gaps = [b[score] - a[score] for a, b in zip(table[one], table[other], strict=True)]
         error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-        found.append(None if len(gaps) == 1 or abs(fmean(gaps)) < 2 * error else fmean(gaps) > 0)
-    return weakest(found)
+        parts.append(None if len(gaps) == 1 or abs(fmean(gaps)) < 2 * error else fmean(gaps) > 0)
+    return weakest(parts)
 
 
-def weakest(found: list[bool | None]) -> bool | None:
+def weakest(parts: list[bool | None]) -> bool | None:
     """Of a claim that has several parts."""
-    return max(found, key=[True, None, False].index)
+    return max(parts, key=[True, None, False].index)
 
 
 def row(

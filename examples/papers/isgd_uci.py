@@ -204,8 +204,8 @@ def scores(outputs: Tensor, data: Splits, noise: Tensor) -> dict:
         result["rmse"].append(float((f.mean(0)[:, 0] - y[k]).square().mean().sqrt()))
         density = log_predictive_density(f, y[k][:, None], noise_variance=float(variance[k]))
         result["mnll"].append(float(-density.mean()))
-        own = f[..., 0].var(0, correction=0).clamp(min=1e-12)
-        normal = (2 * math.pi * own).log() / 2 + (y[k] - f.mean(0)[:, 0]).square() / (2 * own)
+        of_outputs = f[..., 0].var(0, correction=0).clamp(min=1e-12)
+        normal = (2 * math.pi * of_outputs).log() / 2 + (y[k] - f.mean(0)[:, 0]).square() / (2 * of_outputs)
         result["mnll of outputs"].append(float(normal.mean()) if len(f) > 1 else math.nan)
     return result
 
@@ -228,9 +228,9 @@ def claims(study: Study) -> list[Claim]:
             lr = chosen(study, method, common | {"draws": max(5, draws // 5), "every": every})
             table[name][method] = study.result(run, method=method, **common, **length, **lr)
     picture(study, table)
-    found = [*rows_of(table), rmse_alike(table), sgld_behind(table), mnll_improves(table), isgd_is_vsgd(table)]
+    drafts = [*rows_of(table), rmse_alike(table), sgld_behind(table), mnll_improves(table), isgd_is_vsgd(table)]
     less = part(adam + draws * every, 120_000, "steps")
-    return [replace(claim, seeds=splits, reduced=less) for claim in found]
+    return [replace(claim, seeds=splits, reduced=less) for claim in drafts]
 
 
 def chosen(study: Study, method: str, settings: dict) -> dict:
@@ -265,8 +265,8 @@ def rows_of(table: dict) -> list[Claim]:
         paper = [f"{m} {rmse[k]:.3f}, {mnll[k]:.2f}" for m, (rmse, mnll) in PAPER.items()]
         gap = mean(results["i-SGD"], "rmse") - PAPER["i-SGD"][0][k]
         words = f"{name}: rmse of i-SGD; of each method rmse, mnll with the noise, mnll of the outputs' variance"
-        same = abs(gap) <= SPREAD[k]
-        claims.append(Claim(words, "; ".join(paper), "; ".join(ours), Kind.FIGURE, same, why_not(gap, SPREAD[k])))
+        is_near = abs(gap) <= SPREAD[k]
+        claims.append(Claim(words, "; ".join(paper), "; ".join(ours), Kind.FIGURE, is_near, why_not(gap, SPREAD[k])))
     return claims
 
 
@@ -284,8 +284,8 @@ def ratio(table: dict, method: str, to: str, score: str = "rmse") -> list[float]
 
 def rmse_alike(table: dict) -> Claim:
     """Over the baseline's."""
-    others = ("i-SGD", "VSGD", "SGHMC", "SGHMC T")
-    ratios = {m: ratio(table, m, "baseline") for m in others}
+    methods = ("i-SGD", "VSGD", "SGHMC", "SGHMC T")
+    ratios = {m: ratio(table, m, "baseline") for m in methods}
     return Claim(
         "rmse is alike for all but SGLD",
         "Table 1: within 7 %",
@@ -315,12 +315,12 @@ def mnll_improves(table: dict) -> Claim:
     def gaps(method: str) -> list[float]:
         return [mean(r[method], "mnll") - mean(r["baseline"], "mnll") for r in table.values()]
 
-    others = ("i-SGD", "SGHMC", "SGHMC T", "SWAG", "drop")
-    better = {m: sum(gap < 0 for gap in gaps(m)) for m in others}
+    methods = ("i-SGD", "SGHMC", "SGHMC T", "SWAG", "drop")
+    better = {m: sum(gap < 0 for gap in gaps(m)) for m in methods}
     return Claim(
         "averaging improves mnll",
         "Table 2: wine, naval and kin8nm, of i-SGD",
-        "; ".join(f"{m} less by {', '.join(f'{-gap:.2f}' for gap in gaps(m))}" for m in others),
+        "; ".join(f"{m} less by {', '.join(f'{-gap:.2f}' for gap in gaps(m))}" for m in methods),
         Kind.COMPARISON,
         min(better["i-SGD"], better["SGHMC"]) >= max(1, len(table) - 1),
         "here all have the same noise variance; in the paper the baseline has a fixed one, and the samplers the "

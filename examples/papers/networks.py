@@ -49,8 +49,8 @@ def lenet(*, seed: int, dropout: float = 0.0) -> Sequential:
 
 def layers_of(network: Module) -> list[dict[str, list[Parameter]]]:
     """A parameter group for each layer."""
-    own = (list(layer.parameters(recurse=False)) for layer in network.modules())
-    return [{"params": parameters} for parameters in own if parameters]
+    layers = (list(layer.parameters(recurse=False)) for layer in network.modules())
+    return [{"params": parameters} for parameters in layers if parameters]
 
 
 # ---- residual networks of Heek & Kalchbrenner (2019)

@@ -54,12 +54,12 @@ def digests(experiment: Experiment) -> dict[str, str]:
 
 def sections(page: str) -> dict[str, dict]:
     """The experiments of a page by name: command, seeds, data, minutes of a processor, and the claims."""
-    found = {}
+    records = {}
     for name, paper, minutes, _, table in SECTION.findall(page):
-        own = EXPERIMENTS[name]
-        record = {"paper": paper, "command": command(own), "seeds": own.seeds, "data": digests(own)}
-        found[name] = record | {"minutes": float(minutes), "claims": [claim(row) for row in cells(table)]}
-    return found
+        experiment = EXPERIMENTS[name]
+        record = dict(paper=paper, command=command(experiment), seeds=experiment.seeds, data=digests(experiment))
+        records[name] = record | {"minutes": float(minutes), "claims": [claim(row) for row in cells(table)]}
+    return records
 
 
 def claim(row: list[str]) -> dict[str, str]:
@@ -71,19 +71,19 @@ def claim(row: list[str]) -> dict[str, str]:
 
 def headlines(page: str) -> list[dict[str, str]]:
     """The rows of the tables before the lessons, each by the head of its own; the experiment by its name."""
-    found = []
+    rows = []
     for table in TABLES.findall(page.partition("\n## Lessons")[0]):
         head = table.partition("\n")[0][2:-2].split(" | ")
-        found += [dict(zip(head, row, strict=True)) for row in cells(table)]
-    return [row | {"experiment": row["experiment"][1:].partition("]")[0]} for row in found]
+        rows += [dict(zip(head, row, strict=True)) for row in cells(table)]
+    return [row | {"experiment": row["experiment"][1:].partition("]")[0]} for row in rows]
 
 
 def renewed(page: str, table: str) -> str:
     """A page with the section of a table, in the place of the one that it has of this experiment, or at its end."""
     parts = SECTION.match(table)
-    own = EXPERIMENTS[parts[1]]
-    section = table.replace("\n\n", f"\n\n{about(own)}\n\n", 1)
-    before = next((found for found in SECTION.finditer(page) if found[1] == own.name), None)
+    experiment = EXPERIMENTS[parts[1]]
+    section = table.replace("\n\n", f"\n\n{about(experiment)}\n\n", 1)
+    before = next((match for match in SECTION.finditer(page) if match[1] == experiment.name), None)
     return page.replace(before[0], section) if before else f"{page.rstrip()}\n\n{section}"
 
 

@@ -114,21 +114,21 @@ def claims(study: Study) -> list[Claim]:
 
 def claims_of(results: dict[str, dict], anchor: float) -> list[Claim]:
     """By sampler; `anchor` is the error at the mode."""
-    found = []
+    rows = []
     ends = {name: [averages[-1] for averages in result["average"]] for name, result in results.items()}
     for name, errors in ends.items():
         last = spread(results[name]["last"])
         ours = f"{spread(errors)} % (last draw {last} %, mode {anchor:.2f} %)"
-        same = BAND[0] <= fmean(errors) <= BAND[1]
-        found.append(Claim(f"{name}, test error of the average", f"{PRINTED} %", ours, Kind.FIGURE, same))
-    found.append(against_others(max(fmean(errors) for errors in ends.values())))
+        is_near = BAND[0] <= fmean(errors) <= BAND[1]
+        rows.append(Claim(f"{name}, test error of the average", f"{PRINTED} %", ours, Kind.FIGURE, is_near))
+    rows.append(against_others(max(fmean(errors) for errors in ends.values())))
     times = {name: [settled(averages, anchor) for averages in result["average"]] for name, result in results.items()}
     ours = "; ".join(f"{name} {spread(values, 0)}" for name, values in times.items())
     psgld, sgld = (fmean(times[name]) for name in ("pSGLD", "SGLD"))
     why = f"iterations from which on the error of the average is at most {NEAR} % above that of the mode"
     words, paper = "pSGLD settles in less than 4000 iterations, SGLD in twice as many at least", "Figure 3"
-    found.append(Claim(words, paper, ours, Kind.COMPARISON, psgld < 4000 and sgld >= 2 * psgld, why))
-    return found
+    rows.append(Claim(words, paper, ours, Kind.COMPARISON, psgld < 4000 and sgld >= 2 * psgld, why))
+    return rows
 
 
 def against_others(worst: float) -> Claim:
@@ -137,9 +137,9 @@ def against_others(worst: float) -> Claim:
     why = f"the standard error of a test error is {STANDARD_ERROR} %, and the mode does as well"
     cited = ", ".join(f"{name} {printed:.2f} %" for name, printed in OTHERS.items())
     near = any(abs(worst - printed) < 2 * STANDARD_ERROR for printed in OTHERS.values())
-    found = None if near else len(below) == len(OTHERS)
+    holds = None if near else len(below) == len(OTHERS)
     ours = f"below {', '.join(below) or 'none'}"
-    return Claim("both are below the variational methods", cited, ours, Kind.COMPARISON, found, why)
+    return Claim("both are below the variational methods", cited, ours, Kind.COMPARISON, holds, why)
 
 
 def picture(study: Study, results: dict[str, dict], anchor: float) -> None:

@@ -166,12 +166,12 @@ def claims_of(reference: dict, paper: dict, at_home: dict) -> list[Claim]:
     errors = {name: [paper[name][eps]["error"] for eps in EPS] for name in NAMES}
     lower = all(p <= s for p, s in zip(errors["pSGLD"], errors["SGLD"]))
     start = errors["SGLD"][0]
-    beside = "; ".join(f"{name} {spoken(errors[name])}" for name in NAMES)
+    by_eps = "; ".join(f"{name} {spoken(errors[name])}" for name in NAMES)
     begun = f"of the start: it is {start:.1f} at eps = {first:g}, where SGLD has not moved"
     words = f"least effective sample size of 5000 steps, eps = {first:g} and {last:g}"
     return [
         Claim(words, "pSGLD larger", ours, Kind.COMPARISON, larger, why),
-        Claim("error of the weights in sd, by eps", "pSGLD lower", beside, Kind.COMPARISON, lower, begun),
+        Claim("error of the weights in sd, by eps", "pSGLD lower", by_eps, Kind.COMPARISON, lower, begun),
         of_excess(at_home),
         of_cost(at_home),
     ]
@@ -194,9 +194,9 @@ def of_cost(at_home: dict) -> Claim:
     costs = {name: interpolated(at_home[name]) for name in NAMES}
     ratio = costs["SGLD"] / costs["pSGLD"]
     at_eps = at_home["SGLD"][1e-4]["cost"] / at_home["pSGLD"][1e-4]["cost"]
-    most = ", ".join(f"{name} {next(iter(at_home[name].values()))['most']:+.2f}" for name in NAMES)
+    largest = ", ".join(f"{name} {next(iter(at_home[name].values()))['most']:+.2f}" for name in NAMES)
     ours = f"{ratio:.1f} times as many draws per gradient; {at_eps:.1f} times at equal eps"
-    why = f"G is larger where gradients and their noise are small; the largest excess of a feature is {most}"
+    why = f"G is larger where gradients and their noise are small; the largest excess of a feature is {largest}"
     return Claim(
         "pSGLD mixes faster at a mean excess of .2", "asked at equal eps", ours, Kind.COMPARISON, faster(ratio), why
     )

@@ -52,15 +52,15 @@ def claims(study: Study) -> list[Claim]:
         name: Row(setting, runs[name], "last" if name in LAST else "average") for name, setting in SETTINGS.items()
     }
     averaged = {f"{name}, averaged": Row(SETTINGS[name], runs[name]) for name in LAST}
-    found = [of_row(name, PRINTED[name], row) for name, row in table.items()]
-    ours, *others = table
-    for name in others:
+    drafts = [of_row(name, PRINTED[name], row) for name, row in table.items()]
+    ours, *rivals = table
+    for name in rivals:
         paper = f"{PRINTED[ours]} and {PRINTED[name]} %"
-        found.append(difference(f"{ours} below {name}", paper, table[ours], table[name], rows))
+        drafts.append(difference(f"{ours} below {name}", paper, table[ours], table[name], rows))
     why = "the same iterates without noise"
     for name, row in averaged.items():
-        found.append(difference(f"{ours} below {name}", "control", table[ours], row, rows, why))
-    return [replace(claim, seeds=seeds, reduced=part(epochs, 20, "epochs")) for claim in found]
+        drafts.append(difference(f"{ours} below {name}", "control", table[ours], row, rows, why))
+    return [replace(claim, seeds=seeds, reduced=part(epochs, 20, "epochs")) for claim in drafts]
 
 
 EXPERIMENT = Experiment(

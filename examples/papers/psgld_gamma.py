@@ -74,33 +74,33 @@ def claims(study: Study) -> list[Claim]:
 
 def claims_of(by_alpha: dict, by_step: dict) -> list[Claim]:
     """By gamma, and by alpha or h."""
-    found = []
+    rows = []
     for alpha, expected in EXPECTED.items():
         results = [by_alpha[gamma][alpha] for gamma in KINDS]
         near = all(abs(r["bias"] - e) < 2 + 3 * r["error"] for r, e in zip(results, expected))
         words = f"alpha = {alpha:g}: bias of E theta^2 without and with Gamma"
-        found.append(
+        rows.append(
             Claim(words, "computed apart: {:+g}, {:+g} %".format(*expected), both(results), Kind.CLOSED_FORM, near)
         )
     gain = {a: by_alpha["without"][a]["bias"] - by_alpha["with"][a]["bias"] for a in ALPHAS}
     bound = all(gain[a] / 100 <= 4 * (1 - a) / a**1.5 for a in ALPHAS[1:])
     words = "to leave out Gamma costs at most of the order of (1 - alpha)/alpha^(3/2) in the bias"
     ours = ", ".join(f"{gain[a]:.1f} (alpha = {a:g})" for a in ALPHAS[1:])
-    found.append(Claim(words, "Corollary 2", f"{ours} points", Kind.CLOSED_FORM, bound))
+    rows.append(Claim(words, "Corollary 2", f"{ours} points", Kind.CLOSED_FORM, bound))
     rest = by_alpha["with"][0.99]
     why = "V is a memory of the path: Gamma, derived for a function of the present theta, does not make up for it"
     vanishes = abs(rest["bias"]) < 3 * rest["error"]
     words = "with Gamma the law is the target's, at the paper's alpha = .99"
-    found.append(
+    rows.append(
         Claim(words, "eq. (3)", f"{rest['bias']:+.1f} +- {rest['error']:.1f} %", Kind.CLOSED_FORM, vanishes, why)
     )
     ours = "; ".join(f"{both([by_step[g][h] for g in KINDS])} (h = {h:g})" for h in STEP_SIZES)
     falls = all(abs(r[STEP_SIZES[-1]]["bias"]) < abs(r[STEP_SIZES[0]]["bias"]) for r in by_step.values())
     why = f"a small step shortens the memory of V, and without Gamma the bias goes to {without_memory():.0f} %"
-    found.append(
+    rows.append(
         Claim("the bias falls with the step size (alpha = .9)", "Theorem 1", ours, Kind.CLOSED_FORM, falls, why)
     )
-    return found
+    return rows
 
 
 def both(results: list[dict]) -> str:

@@ -172,9 +172,9 @@ def of_times() -> Claim:
     )
 
 
-def compared(ours: dict, others: dict, step_sizes: tuple[float, ...]) -> str:
+def compared(psgld: dict, sgld: dict, step_sizes: tuple[float, ...]) -> str:
     """The errors of pSGLD beside those of SGLD."""
-    return "; ".join(f"{ours[h]['error']:.4f} against {others[h]['error']:.4f} (h = {h:g})" for h in step_sizes)
+    return "; ".join(f"{psgld[h]['error']:.4f} against {sgld[h]['error']:.4f} (h = {h:g})" for h in step_sizes)
 
 
 def picture(study: Study, sgld: dict, psgld: dict) -> None:

@@ -57,8 +57,8 @@ class Learner:
         self.inputs = inputs
         networks = [make(seed if members == 1 else 100 * seed + k).to(inputs.device) for k in range(members)]
         self.network = networks[0] if members == 1 else samplers.Ensemble(networks)
-        own = {} if members == 1 else {"members": members}
-        self.batches = samplers.Minibatches(data, min(BATCH, rows // 4), seed=seed, **own)
+        arguments = {} if members == 1 else {"members": members}
+        self.batches = samplers.Minibatches(data, min(BATCH, rows // 4), seed=seed, **arguments)
         self.optimizer = optimizer_of(setting, self.network, rows, seed)
         self.average = samplers.Predictive()
         self.labels = samplers.Predictive() if soft else None
@@ -136,8 +136,8 @@ def scores(predictive: samplers.Predictive, labels: Tensor) -> dict:
 def data_of(study: Study, validate: bool) -> tuple[Data, Data]:
     """What is learned from and what is predicted: training data and test data, or both of the training data."""
     learned_from, test, _ = read_mnist(study.data / "mnist")
-    most, device = study.of_scale((6000, "cpu"), (None, "cpu"), (None, GPU))
-    x, y = (part[:most].to(device) for part in learned_from)
+    limit, device = study.of_scale((6000, "cpu"), (None, "cpu"), (None, GPU))
+    x, y = (part[:limit].to(device) for part in learned_from)
     if not validate:
         test_x, test_y = test
         return (x, y), (test_x.to(device), test_y.to(device))
@@ -172,7 +172,7 @@ def learned(
     learner = Learner(Setting(**setting), make, data, inputs, seed, soft=distil > 0)
     learner.train(epochs, labels, folder / "teacher")
     weights = torch.cat([p.detach().flatten() for p in learner.network.parameters()])
-    found = {
+    result = {
         "last": scores(learner.last(), labels),
         "average": scores(learner.average if learner.average.draws else learner.last(), labels),
         "curve": learner.curve.rows,
@@ -181,5 +181,5 @@ def learned(
     if learner.labels:
         soft = data[0], learner.labels.probabilities.float()
         student = Learner(Setting("rmsprop", distil), make, soft, inputs, seed + 100)
-        found["distilled"] = scores(student.train(epochs, labels, folder / "student").last(), labels)
-    return found
+        result["distilled"] = scores(student.train(epochs, labels, folder / "student").last(), labels)
+    return result

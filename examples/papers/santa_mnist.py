@@ -113,9 +113,9 @@ def optimizer_of(setting: Setting, network: Module, rows: int, seed: int) -> tor
         momentum = 0.9 if setting.optimizer == "momentum" else 0.0
         return torch.optim.SGD(parameters, lr=setting.lr, momentum=momentum, weight_decay=decay)
     recipe: Any = RELEASED if setting.optimizer == "released" else samplers.SANTA
-    own = {} if setting.optimizer == "released" else {"lam": 1e-4, "sigma": 0.99}
+    of_santa = {} if setting.optimizer == "released" else {"lam": 1e-4, "sigma": 0.99}
     return samplers.Optimizer(
-        parameters, recipe, lr=setting.lr, num_data=rows, weight_decay=decay, temperature=1.0, seed=seed, **own
+        parameters, recipe, lr=setting.lr, num_data=rows, weight_decay=decay, temperature=1.0, seed=seed, **of_santa
     )
 
 
@@ -198,19 +198,19 @@ class Learner:
 
 def network(study: Study, hidden: int, epochs: int, seed: int, validate: bool = False, **setting: Any) -> dict:
     """The scores of a network, which goes on where it was interrupted."""
-    own = {"hidden": hidden, "epochs": epochs, "seed": seed, "validate": validate} | setting
+    settings = {"hidden": hidden, "epochs": epochs, "seed": seed, "validate": validate} | setting
     learner = Learner(study, Setting(**setting), hidden, seed, validate)
-    learner.train(epochs, study.scratch(network, **own))
+    learner.train(epochs, study.scratch(network, **settings))
     return learner.scores() | {"curve": learner.curve.rows}
 
 
 def memory(study: Study, hidden: int, **setting: Any) -> dict:
     """How many steps the momenta of Santa remember, 1/(h xi), after an epoch: of the mean and of the least friction."""
-    own = Setting(**setting)
-    learner = Learner(study, own, hidden, seed=1, validate=True)
+    how = Setting(**setting)
+    learner = Learner(study, how, hidden, seed=1, validate=True)
     learner.train(1, study.scratch(memory, hidden=hidden, **setting))
     xi = torch.cat([learner.optimizer.state[p]["xi"].flatten() for p in learner.network.parameters()])
-    h = (own.lr / len(learner.data[0])) ** 0.5
+    h = (how.lr / len(learner.data[0])) ** 0.5
     return {"mean": 1 / (h * float(xi.mean())), "longest": 1 / (h * float(xi.min()))}
 
 
@@ -266,13 +266,13 @@ def claims_of(
 ) -> list[Claim]:
     """The rows after so many epochs, and their order; `why` is of Santa's."""
     rows = len(data_of(study, validate=False)[1][1])
-    found = [of_row(name, row, epochs, printed[name]) for name, row in table.items()]
+    drafts = [of_row(name, row, epochs, printed[name]) for name, row in table.items()]
     for santa in (name for name in SANTAS if name in table):
         orders = {words: below(table, santa, pair, rows) for words, pair in SCORINGS.items()}
         holds = next((words for words, (_, lower) in orders.items() if lower), "")
         for words, (gaps, lower) in orders.items():
             rivals = [name for name in table if name not in SANTAS]
-            found.append(
+            drafts.append(
                 Claim(
                     f"{santa}, below {', '.join(rivals)} after {epochs} epochs, {words}",
                     "; ".join(str(printed[name]) for name in (santa, *rivals)),
@@ -284,7 +284,7 @@ def claims_of(
                     elsewhere="" if lower else holds,
                 )
             )
-    return [replace(claim, reduced=part(epochs, EPOCHS, "epochs")) for claim in found]
+    return [replace(claim, reduced=part(epochs, EPOCHS, "epochs")) for claim in drafts]
 
 
 def below(table: dict[str, Row], santa: str, scoring: tuple[str, str], rows: int) -> tuple[str, bool | None]:
@@ -304,14 +304,14 @@ def of_row(name: str, row: Row, epochs: int, printed: float) -> Claim:
     """Test errors in both scorings beside the printed one, which the release's scoring is compared with."""
     single, average = (replace(row, predictions=which).errors for which in ("last", "average"))
     scored = average if name in SANTAS else single
-    same = abs(fmean(scored) - printed) <= NEAR
+    is_near = abs(fmean(scored) - printed) <= NEAR
     friction = row.setting.friction
     why = f"lr = {row.setting.lr:g}" + ("" if friction is None else f", h C = {friction:.2g}")
     if name not in SANTAS and fmean(scored) < printed - NEAR:
         why += "; a baseline below the printed one is no failure"
     words = f"{name}, test error after {epochs} epochs"
     ours = f"single {spread(single)} %, averaged {spread(average)} %"
-    return Claim(words, f"{printed} %", ours, Kind.FIGURE, same, why, seeds=len(row.runs))
+    return Claim(words, f"{printed} %", ours, Kind.FIGURE, is_near, why, seeds=len(row.runs))
 
 
 def picture(study: Study, table: dict[str, Row]) -> None:

@@ -122,7 +122,7 @@ def learned(
     **setting: Any,
 ) -> dict:
     """The accuracy in per cent, and the averaged probabilities of the test data."""
-    own = {"data": data, "moved": moved, "epochs": epochs, "maps": maps, "rows": rows, "batch": batch, "seed": seed}
+    settings = dict(data=data, moved=moved, epochs=epochs, maps=maps, rows=rows, batch=batch, seed=seed)
     known, (x, y) = data_of(study, data, rows, validate)
     how = Setting(**setting)
     network = network_of(maps, 0.5 if how.optimizer == "dropout" else 0.0, seed)
@@ -150,15 +150,15 @@ def learned(
         epochs=epochs,
         lr=how.rate,
         draw=draw,
-        folder=study.scratch(learned, **own, validate=validate, **setting),
-        settings=asdict(how) | own,
+        folder=study.scratch(learned, **settings, validate=validate, **setting),
+        settings=asdict(how) | settings,
         loss=loss,
         predictive=predictive,
         move=move,
     )
     p = predictive.probabilities
-    found: dict[str, Any] = {"accuracy": 100 * accuracy(p, y)}
-    return found if validate else found | {"p": [[round(float(v), 4) for v in row] for row in p]}
+    result: dict[str, Any] = {"accuracy": 100 * accuracy(p, y)}
+    return result if validate else result | {"p": [[round(float(v), 4) for v in row] for row in p]}
 
 
 # ---- the claims
@@ -171,7 +171,7 @@ def claims(study: Study) -> list[Claim]:
         (dict.fromkeys(EPOCHS, 6), 3, 3, MAPS // 4, 6000, 200),
         (EPOCHS, 30, 5, MAPS, None, BATCH),
     )
-    found = []
+    drafts = []
     for data, length in epochs.items():
         size = {"data": data, "moved": True, "epochs": length, "maps": maps, "rows": rows, "batch": batch}
         runs = {}
@@ -183,8 +183,8 @@ def claims(study: Study) -> list[Claim]:
         labels = data_of(study, data, rows, validate=False)[1][1]
         whole = part(length, EPOCHS[data], "epochs")
         less = f"{whole}, {rows:,} of 60,000 images, {maps} of {MAPS} maps" if whole and rows else whole
-        found += [replace(claim, seeds=seeds, reduced=less) for claim in claims_of(data, runs, labels)]
-    return found
+        drafts += [replace(claim, seeds=seeds, reduced=less) for claim in claims_of(data, runs, labels)]
+    return drafts
 
 
 def chosen(study: Study, optimizer: str, size: dict[str, Any]) -> Setting:
@@ -200,7 +200,7 @@ def chosen(study: Study, optimizer: str, size: dict[str, Any]) -> Setting:
 def claims_of(data: str, runs: dict[str, list[dict]], labels: Tensor) -> list[Claim]:
     """The two columns of a data set, what augmentation and averaging do, and the order of the methods."""
     name = NAMES[data]
-    found = []
+    rows = []
     for method in METHODS:
         alone, five = PRINTED[data][method]
         ours = [run["accuracy"] for run in runs[method]]
@@ -210,13 +210,13 @@ def claims_of(data: str, runs: dict[str, list[dict]], labels: Tensor) -> list[Cl
             (f"{name}-5", five, together, f"{together:.2f}"),
         ):
             here = f"{words} %" if column == name else f"{words} % of {len(ours)} networks"
-            found.append(Claim(f"{column}: {method}", f"{printed} %", here, Kind.FIGURE, abs(value - printed) <= NEAR))
-    found += [of_order(data, pair, runs, labels) for pair in (*pairwise(METHODS), ("Vanilla", "SGHMC"))]
-    found.append(of_order(data, (PLAIN, "Vanilla"), runs, labels))
+            rows.append(Claim(f"{column}: {method}", f"{printed} %", here, Kind.FIGURE, abs(value - printed) <= NEAR))
+    rows += [of_order(data, pair, runs, labels) for pair in (*pairwise(METHODS), ("Vanilla", "SGHMC"))]
+    rows.append(of_order(data, (PLAIN, "Vanilla"), runs, labels))
     many = torch.stack([(average(of).argmax(-1) != labels).double() for of in (runs[m] for m in METHODS)]).mean(0)
     single = torch.stack([misses(runs[m], labels) for m in METHODS]).mean(0)
     words, holds = gap(single, 100 * many)
-    found.append(
+    rows.append(
         Claim(
             f"{name}: an average of networks is above one of them, all methods",
             "Table 2",
@@ -225,22 +225,22 @@ def claims_of(data: str, runs: dict[str, list[dict]], labels: Tensor) -> list[Cl
             holds,
         )
     )
-    return found
+    return rows
 
 
 def of_order(data: str, pair: tuple[str, str], runs: dict[str, list[dict]], labels: Tensor) -> Claim:
     """Whether the second method has more right: beyond two standard errors, by the test data and by the seeds."""
     worse, better = pair
-    words, found = gap(*(misses(runs[method], labels) for method in pair))
-    if rises([[run["accuracy"] for run in runs[method]] for method in pair]) is not found:
-        found = None
+    words, holds = gap(*(misses(runs[method], labels) for method in pair))
+    if rises([[run["accuracy"] for run in runs[method]] for method in pair]) is not holds:
+        holds = None
     if worse == PLAIN:
         why = "after so few epochs images that are moved are harder to learn, and no help yet"
         title = f"{NAMES[data]}: augmentation helps Vanilla"
-        return Claim(title, "control", words, Kind.COMPARISON, found, "" if found else why)
-    beside = " against ".join(str(PRINTED[data][method][0]) for method in (better, worse))
-    why = "" if found is not None else "within two standard errors over seeds, or over the test data"
-    return Claim(f"{NAMES[data]}: {better} above {worse}", beside, words, Kind.COMPARISON, found, why)
+        return Claim(title, "control", words, Kind.COMPARISON, holds, "" if holds else why)
+    paper = " against ".join(str(PRINTED[data][method][0]) for method in (better, worse))
+    why = "" if holds is not None else "within two standard errors over seeds, or over the test data"
+    return Claim(f"{NAMES[data]}: {better} above {worse}", paper, words, Kind.COMPARISON, holds, why)
 
 
 def average(runs: list[dict]) -> Tensor:
@@ -257,8 +257,8 @@ def misses(runs: list[dict], labels: Tensor) -> Tensor:
 def gap(worse: Tensor, better: Tensor) -> tuple[str, bool | None]:
     """How much fewer are wrong, paired, and whether that is beyond two standard errors."""
     less = paired(worse, better)
-    found = None if abs(less.in_errors) < 2 else less.value > 0
-    return f"{less.value:+.2f} +- {less.error:.2f} %", found
+    holds = None if abs(less.in_errors) < 2 else less.value > 0
+    return f"{less.value:+.2f} +- {less.error:.2f} %", holds
 
 
 EXPERIMENT = Experiment(

@@ -75,7 +75,7 @@ def chains(
         columns = [{"sigma0": sigma, **averaging(steps, v0)} for v0, sigma in COLUMNS]
     elif latents:
         columns = [{"v0": v0, "sigma": s, "delta": d} for (v0, _), (s, d) in zip(COLUMNS, latents, strict=True)]
-    own = {"method": method, "start": start, "sets": sets, "steps": steps, "latents": latents}
+    arguments = {"method": method, "start": start, "sets": sets, "steps": steps, "latents": latents}
     means = move(
         samplers.catalogue[recipe],
         data,
@@ -83,7 +83,7 @@ def chains(
         [column | settings for column in columns],
         steps=steps,
         schedule=Polynomial(a=0.01, b=OFFSETS[start], gamma=1 / 3),
-        folder=study.scratch(chains, **own),
+        folder=study.scratch(chains, **arguments),
         latents=("sigma", "delta") if method == "SGLD-SA" else (),
     )
     table = [[errors(w, d) for w, d in zip(column, data, strict=True)] for column in means.weights]
@@ -115,8 +115,8 @@ def claims(study: Study) -> list[Claim]:
     for name in ("marginal", "gibbs"):
         results[name] = study.result(chains, method=name, start="stable", **size, latents=latents)
     picture(study, results)
-    found = claims_of(results, printed, mse(study.result(truth, sets=sets)["errors"][0]), latents)
-    return [replace(claim, reduced=part(steps, PAPER_STEPS, "steps")) for claim in found]
+    drafts = claims_of(results, printed, mse(study.result(truth, sets=sets)["errors"][0]), latents)
+    return [replace(claim, reduced=part(steps, PAPER_STEPS, "steps")) for claim in drafts]
 
 
 def claims_of(results: dict[str, dict], printed: dict, floor: float, latents: list[list[float]]) -> list[Claim]:

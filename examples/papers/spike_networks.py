@@ -166,7 +166,7 @@ def learned(
     study: Study, data: str, epochs: int, size: int, attacked: int, seed: int, validate: bool = False, **setting: Any
 ) -> dict:
     """The accuracy in per cent, which data are wrong, accuracies of the first images under attack, the last sigma."""
-    own = {"data": data, "epochs": epochs, "size": size, "attacked": attacked, "seed": seed, "validate": validate}
+    settings = {"data": data, "epochs": epochs, "size": size, "attacked": attacked, "seed": seed, "validate": validate}
     known, (x, y) = data_of(study, data, validate)
     how = Setting(**setting)
     network = network_of((size, 2 * size), 6 * size + 8, 0.5 if how.optimizer == "dropout" else 0.0, seed)
@@ -185,7 +185,7 @@ def learned(
         epochs=epochs,
         lr=how.rate,
         draw=draw,
-        folder=study.scratch(learned, **own, **setting),
+        folder=study.scratch(learned, **settings, **setting),
         settings=asdict(how) | {"epochs": epochs},
         draws=draws,
     )
@@ -208,8 +208,8 @@ def under_attack(network: Module, draws: Draws, data: Data) -> list[float]:
         (slope,) = torch.autograd.grad(confidence.sum(), x)
         with torch.no_grad():
             for k, zeta in enumerate(ZETAS):
-                moved = (x - zeta * slope.sign()).clamp(0, 1)
-                hits[k] += int((draws.probabilities(network, moved).argmax(-1) == y).sum())
+                images = (x - zeta * slope.sign()).clamp(0, 1)
+                hits[k] += int((draws.probabilities(network, images).argmax(-1) == y).sum())
     return [100 * hit / len(data[0]) for hit in hits]
 
 
@@ -233,29 +233,29 @@ def claims(study: Study) -> list[Claim]:
         (6, 2, {"mnist": 3}, WIDTH // 2, 1000),
         (100, 10, {"mnist": 3, "fashion-mnist": 3}, WIDTH, 10_000),
     )
-    found = []
+    drafts = []
     curves = {}
     for data in seeds:
         runs: dict[str, list[dict]] = {}
         for method, optimizer in OPTIMIZERS.items():
             setting = chosen(study, optimizer, data, epochs=trial, size=size)
-            own = {"data": data, "epochs": epochs, "size": size, "attacked": attacked} | asdict(setting)
-            runs[method] = study.results(learned, [own | {"seed": seed} for seed in range(1, seeds[data] + 1)])
+            settings = {"data": data, "epochs": epochs, "size": size, "attacked": attacked} | asdict(setting)
+            runs[method] = study.results(learned, [settings | {"seed": seed} for seed in range(1, seeds[data] + 1)])
         rows = len(data_of(study, data, validate=False)[1][1])
         curves[data] = {
             method: [fmean(column) for column in zip(*(run["robust"] for run in of_method), strict=True)]
             for method, of_method in runs.items()
         }
-        own = [of_row(data, name, runs[name]) for name in METHODS]
+        of_data = [of_row(data, name, runs[name]) for name in METHODS]
         orders = [("SGHMC", "Vanilla"), *((name, "SGHMC") for name in SPIKED), ("SGHMC-SA", CRUSHED)]
-        own += [of_order(data, *pair, runs, rows) for pair in orders]
-        own += attacks(data, curves[data], runs)
+        of_data += [of_order(data, *pair, runs, rows) for pair in orders]
+        of_data += attacks(data, curves[data], runs)
         less = f"{epochs} epochs" + (
             "" if size == WIDTH else f", {size} and {2 * size} maps of {WIDTH} and {2 * WIDTH}"
         )
-        found += [replace(claim, seeds=seeds[data], reduced=less) for claim in own]
+        drafts += [replace(claim, seeds=seeds[data], reduced=less) for claim in of_data]
     picture(study, curves)
-    return found
+    return drafts
 
 
 def printed(data: str, name: str) -> float:
@@ -266,23 +266,23 @@ def printed(data: str, name: str) -> float:
 def of_row(data: str, name: str, runs: list[dict]) -> Claim:
     """An accuracy beside the printed one."""
     ours = [run["accuracy"] for run in runs]
-    same = abs(fmean(ours) - printed(data, name)) <= 0.15
+    is_near = abs(fmean(ours) - printed(data, name)) <= 0.15
     why = "the paper prints neither epochs nor lr"
     if name in ("SGHMC-SA", CRUSHED):
         ends = ", ".join(f"{run['sigma'][0]:.3g}" for run in runs)
         edge = (runs[0]["lr"] / (4 * runs[0]["rows"] * V0)) ** 0.5
         why = f"sigma begins at {SIGMA:g} and ends at {ends}; steps are unstable below sqrt(lr/(4 N v0)) = {edge:.3g}"
-    return Claim(f"{data}: {name}", f"{printed(data, name)} %", f"{spread(ours)} %", Kind.FIGURE, same, why)
+    return Claim(f"{data}: {name}", f"{printed(data, name)} %", f"{spread(ours)} %", Kind.FIGURE, is_near, why)
 
 
 def of_order(data: str, first: str, second: str, runs: dict[str, list[dict]], rows: int) -> Claim:
     """Whether the first is better: beyond two standard errors of the test set, paired."""
     gap = paired(misses(runs[second], rows), misses(runs[first], rows))
-    found = None if abs(gap.in_errors) < 2 else gap.value > 0
-    beside = f"{printed(data, first)} against {printed(data, second)}" if second != CRUSHED else "control"
+    holds = None if abs(gap.in_errors) < 2 else gap.value > 0
+    paper = f"{printed(data, first)} against {printed(data, second)}" if second != CRUSHED else "control"
     why = "a handful of images of 10,000 in the paper" if first in SPIKED and second != CRUSHED else ""
     ours = f"{gap.value:+.2f} +- {gap.error:.2f} %"
-    return Claim(f"{data}: {first} above {second}", beside, ours, Kind.COMPARISON, found, why)
+    return Claim(f"{data}: {first} above {second}", paper, ours, Kind.COMPARISON, holds, why)
 
 
 def misses(runs: Sequence[dict], rows: int) -> Tensor:

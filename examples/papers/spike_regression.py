@@ -194,17 +194,17 @@ def claims(study: Study) -> list[Claim]:
         mode: study.result(given, mode=mode, latents=latents, sets=sets, steps=steps) for mode in ("marginal", "gibbs")
     }
     sgld = study.result(plain, sets=sets, steps=steps)
-    others = study.result(closed_forms, sets=sets)
-    picture_of_floors(study, study.result(floors, sets=sets)["mse"], stable["errors"], others["errors"])
-    picture(study, {"SGLD-SA": stable, "gibbs": exact["gibbs"], "SGLD": sgld}, others["emvs"][1])
-    found = claims_of(stable, printed, exact, sgld, others)
+    formulas = study.result(closed_forms, sets=sets)
+    picture_of_floors(study, study.result(floors, sets=sets)["mse"], stable["errors"], formulas["errors"])
+    picture(study, {"SGLD-SA": stable, "gibbs": exact["gibbs"], "SGLD": sgld}, formulas["emvs"][1])
+    drafts = claims_of(stable, printed, exact, sgld, formulas)
     less = part(steps, PAPER_STEPS, "steps")
-    return [replace(claim, reduced="" if claim.kind is Kind.CLOSED_FORM else less) for claim in found]
+    return [replace(claim, reduced="" if claim.kind is Kind.CLOSED_FORM else less) for claim in drafts]
 
 
-def claims_of(stable: dict, printed: dict, exact: dict, sgld: dict, others: dict) -> list[Claim]:
+def claims_of(stable: dict, printed: dict, exact: dict, sgld: dict, formulas: dict) -> list[Claim]:
     """MAE / MSE in the order of the columns: v0 = .001 and .01, each with sigma = .4 and .5."""
-    closed = others["errors"]
+    closed = formulas["errors"]
     level = [mse(column) for column in stable["errors"]]
     first = [mse(column) for column in printed["errors"]]
     em = [mse(column) for column in closed["EMVS"]]

@@ -32,11 +32,11 @@ State = tuple[Tensor, Tensor]  # theta, and a buffer of momentum
 class Way:
     """One step of some code: `step(state, slope, noise)` with the slope of the mean loss, and its temperature on U.
 
-    `formula`: the temperature in words; `told`: how the code names it.
+    `formula`: the temperature in words; `label`: how the code names it.
     """
 
     name: str
-    told: str
+    label: str
     formula: str
     temperature: float
     step: Callable[[State, Tensor, Tensor], State]
@@ -132,7 +132,7 @@ def of_way(way: Way, result: dict) -> Claim:
     """The temperature of the law beside what the formula says."""
     ratio, error = result["ratio"], result["error"]
     ours = f"T = {way.formula}, times {ratio:.3f} +- {error:.3f}"
-    return Claim(way.name, way.told, ours, Kind.CLOSED_FORM, abs(ratio - 1) < 0.03 + 4 * error)
+    return Claim(way.name, way.label, ours, Kind.CLOSED_FORM, abs(ratio - 1) < 0.03 + 4 * error)
 
 
 EXPERIMENT = Experiment(

@@ -120,8 +120,8 @@ def reference(package: str) -> dict[str, str]:
     Those of `samplers` have a page for each of its rooms, titled by the docstring of the room.
     """
     module = import_module(package)
-    own = [f"# {package}", "", "```{eval-rst}", f".. automodule:: {package}", "   :no-members:", "```"]
-    pages = {package: own}
+    index = [f"# {package}", "", "```{eval-rst}", f".. automodule:: {package}", "   :no-members:", "```"]
+    pages = {package: index}
     for thing, name in {thing: name for name, thing in public(package, module)}.items():
         room = ".".join(thing.__module__.split(".")[:2]) if package == "samplers" else package
         if room not in pages:
@@ -132,7 +132,7 @@ def reference(package: str) -> dict[str, str]:
         pages[room] += [f".. {kind}:: {thing.__module__}.{thing.__name__}"]
         pages[room] += ["   :members:"] * inspect.isclass(thing) + ["```"]
     rooms = [room for room in pages if room != package]
-    own += ["", "```{toctree}", ":maxdepth: 2", "", *rooms, "```"] if rooms else []
+    index += ["", "```{toctree}", ":maxdepth: 2", "", *rooms, "```"] if rooms else []
     return {f"reference/{room}.md": "\n".join(lines) + "\n" for room, lines in pages.items()}
 
 

@@ -23,7 +23,7 @@ nb_merge_streams = True
 
 def setup(app: Any) -> None:
     """Docstrings are read as they are written."""
-    app.connect("autodoc-process-docstring", lambda *given: as_written(given[-1]))
+    app.connect("autodoc-process-docstring", lambda *arguments: as_written(arguments[-1]))
 
 
 def as_written(lines: list[str]) -> None:
