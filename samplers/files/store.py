@@ -124,9 +124,9 @@ class Store:
         with the name of a checkpoint that is none.
         """
         stamps = self._stamps()
-        read = {path: self._read(k, stamps) for k, path in enumerate(self.files) if stamps[k] is not None}
-        intact = [saved for saved in read.values() if saved is not None]
-        broken = [path for path, saved in read.items() if saved is None]
+        checkpoints = {path: self._read(k, stamps) for k, path in enumerate(self.files) if stamps[k] is not None}
+        intact = [saved for saved in checkpoints.values() if saved is not None]
+        broken = [path for path, saved in checkpoints.items() if saved is None]
         if not intact and broken:
             names = [path.name for path in broken]
             which = f"neither {' nor '.join(names)}" if len(names) > 1 else f"{names[0]} is the only one"

@@ -126,20 +126,20 @@ class Unrolled:
         coming = self.inputs.of_steps(stage.step, numbers, target, keyed=False)
         for _ in range(len(steps) // AT_ONCE):
             of_steps = list(islice(coming, AT_ONCE))
-            read = _read(of_steps)
+            arguments = _read(of_steps)
             with torch.no_grad():
-                if self.graph is None and not self._make(stage, state, read):
+                if self.graph is None and not self._make(stage, state, arguments):
                     return
                 assert self.graph is not None
-                state, kept, is_finite = self.graph(state, *read)
+                state, kept, is_finite = self.graph(state, *arguments)
             yield (state, of_steps[-1].rows(0), kept), is_finite.reshape(1)
 
-    def _make(self, stage: Stage, state: dict[str, Any], read: tuple) -> bool:
+    def _make(self, stage: Stage, state: dict[str, Any], arguments: tuple) -> bool:
         """Make the graph of a stage; whether there is one to trust."""
         function = self._several(stage)
         reason = ""
         for graph in self._candidates(function, stage.steps):
-            reason = _fault(graph, function, state, read)
+            reason = _fault(graph, function, state, arguments)
             if not reason:
                 self.graph = graph
                 return True
@@ -206,15 +206,15 @@ def _read(of_steps: Sequence[OfStep]) -> tuple[dict[str, torch.Tensor], list[tup
     return drawn, [s.data(0) for s in of_steps]
 
 
-def _fault(compiled: Several, function: Several, state: dict, read: tuple) -> str:
+def _fault(compiled: Several, function: Several, state: dict, arguments: tuple) -> str:
     """The reason why the steps have no graph; "" where it agrees with the steps in torch, from two states in turn.
 
     A graph that captured nothing repeats its first result.
     """
     try:
         for _ in range(2):
-            compiled_state, _, _ = compiled(state, *read)
-            state, _, is_finite = function(state, *read)
+            compiled_state, _, _ = compiled(state, *arguments)
+            state, _, is_finite = function(state, *arguments)
             if is_finite and not agree(compiled_state, state):
                 return "its numbers differ"
         return ""

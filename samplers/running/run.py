@@ -87,7 +87,7 @@ class Run:
     def _draws(self, began: float) -> Draws:
         """The draws so far, with the record of the run in `info`."""
         recipe = self.chains.recipe
-        seen_as = {z.name: map.theta.name for z, map in recipe.maps.items()}
+        names = {z.name: map.theta.name for z, map in recipe.maps.items()}
         targets = [b.name for b in recipe.targets]
         values: dict[str, Any] = {}
         auxiliary: dict[str, Any] = {}  # blocks that are no target
@@ -95,7 +95,7 @@ class Run:
         for name, x in kept.items():
             theta = self.inputs.layout.seen(x) if name in targets else x
             kind = values if name in targets else auxiliary
-            kind |= theta if isinstance(theta, dict) else {seen_as.get(name, name): theta}
+            kind |= theta if isinstance(theta, dict) else {names.get(name, name): theta}
         rerun = self.rerun(
             inputs=replace(self.inputs, parameters=constant(self.inputs.parameters)),
             state={b.name: self.chains.state[b.name] for b in recipe.entries},
@@ -105,11 +105,11 @@ class Run:
         sizes = self.record.step_sizes if weighs else None
         draws = Draws(
             values | auxiliary,
-            info=self._account(began, None if seen_as else self._edge(values, rerun))
+            info=self._account(began, None if names else self._edge(values, rerun))
             | ({"targets": list(values)} if auxiliary else {}),
             step_sizes=sizes,
             log_weights=log_weights(self.chains, kept, rerun.inputs, self.plan.kept_temperature),
-            again=None if seen_as else rerun,
+            again=None if names else rerun,
         )
         draws.info["report"] = draws.report(evaluations=0).verdict
         return draws

@@ -199,19 +199,19 @@ def sample(
     rounding = check_at_start(plan.step, inputs, start, plan.temperature(0), where, compares=ladder is not None)
 
     gauges = Gauges(plan, like, inputs.constants)
-    looked_at = list(dict.fromkeys([*kept, *gauges.blocks]))
+    blocks = list(dict.fromkeys([*kept, *gauges.blocks]))
     kernel: Kernel
     stops: list[Stop] = []
     if ladder is None:
         all_chains = Chains(recipe, whole_state(plan.step, start, inputs, plan.temperature(0)), where)
-        kernel, reason, inputs = choose(plan, all_chains.state, inputs, looked_at, backend, where)
+        kernel, reason, inputs = choose(plan, all_chains.state, inputs, blocks, backend, where)
     else:
         inputs = with_compiled_gradient(plan, inputs, backend, where)
-        all_chains, kernel, reason = side_by_side(ladder, plans, start, inputs, looked_at, backend, where)
+        all_chains, kernel, reason = side_by_side(ladder, plans, start, inputs, blocks, backend, where)
         stops = [Swaps(ladder, inputs)]
     all_chains.adapting = adapting(inputs.parameters)
     if all_chains.adapting:
-        kernel = Adaptation(kernel, plan, inputs, looked_at, where)
+        kernel = Adaptation(kernel, plan, inputs, blocks, where)
     kept_blocks = {name: all_chains.state[name] for name in kept}
     if folder is None:
         record = InMemory(kept_blocks, plan.draws, gauges)

@@ -44,9 +44,9 @@ class ControlVariate:
 
     def __call__(self, theta: Any, batch: Any) -> torch.Tensor:
         """U~(theta; B) + <grad U(c) - grad U~(c; B), theta - c>."""
-        mine, theirs = (tree_map(lambda x: tuple(x.shape), point) for point in (self.center, theta))
-        if mine != theirs:
-            what = f"it has the shape {mine}, theta {theirs}"
+        of_center, of_theta = (tree_map(lambda x: tuple(x.shape), point) for point in (self.center, theta))
+        if of_center != of_theta:
+            what = f"it has the shape {of_center}, theta {of_theta}"
             raise RecipeError("control_variate, center", what, do="Give one chain's target, as `init` does.")
         of_batch = _slope(self.energy, self.center, batch)
         corrections = tree_map(

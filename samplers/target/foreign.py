@@ -239,9 +239,9 @@ class _Slope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, answer: Callable, *theta: torch.Tensor) -> torch.Tensor:
         like = theta[0]
-        said = answer([_array(x) for x in theta], any(ctx.needs_input_grad))
-        ctx.slopes = [torch.from_numpy(g).to(like.device) for g in said.slopes]
-        value = np.full(len(like), np.nan) if said.value is None else said.value
+        reply = answer([_array(x) for x in theta], any(ctx.needs_input_grad))
+        ctx.slopes = [torch.from_numpy(g).to(like.device) for g in reply.slopes]
+        value = np.full(len(like), np.nan) if reply.value is None else reply.value
         return torch.from_numpy(value).to(like)
 
     @staticmethod
@@ -256,7 +256,7 @@ def _form(one: Foreign, leaves: Leaves, batch: tuple) -> tuple[Foreign, Answer]:
     points = list(_beside(leaves))
     arrays = tree_map(_read_only, batch)
     answers: dict[bool, Answer] = {}
-    said: dict[str, Exception] = {}
+    log: dict[str, Exception] = {}
     for takes_all in (False, True):
         try:
             answers[takes_all] = replace(one, takes_all=takes_all).answer(points, arrays)
@@ -264,10 +264,10 @@ def _form(one: Foreign, leaves: Leaves, batch: tuple) -> tuple[Foreign, Answer]:
             shapes = [x.shape if takes_all else x.shape[1:] for x in points]
             of = f"of shape {shapes[0]}" if one.names is None else dict(zip(one.names, shapes))
             what = error.what if isinstance(error, RecipeError) else f"{type(error).__name__}: {error}"
-            said[f"with theta {of}, {what}"] = error
+            log[f"with theta {of}, {what}"] = error
     if not answers:
-        what = f"it fails for one chain and for all: {'; '.join(said)}"
-        raise RecipeError(WHERE, what, do=f"{SHAPES} {WITH_BATCH}" if batch else SHAPES) from next(iter(said.values()))
+        what = f"it fails for one chain and for all: {'; '.join(log)}"
+        raise RecipeError(WHERE, what, do=f"{SHAPES} {WITH_BATCH}" if batch else SHAPES) from next(iter(log.values()))
     if len(answers) == 2 and not answers[True].agrees(answers[False]):
         del answers[True]
     takes_all, answer = answers.popitem()

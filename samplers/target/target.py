@@ -88,8 +88,8 @@ class Target:
     @property
     def by_tape(self) -> str:
         """Whether gradients of U are played from tapes, or why not, in words; empty where calls were few."""
-        said = [part.by_tape for part in self.parts.values() if isinstance(part, Traced)]
-        return next((one for one in sorted(said, reverse=True) if one), "")
+        reasons = [part.by_tape for part in self.parts.values() if isinstance(part, Traced)]
+        return next((one for one in sorted(reasons, reverse=True) if one), "")
 
     @property
     def functional(self) -> Callable | None:

@@ -175,9 +175,9 @@ def tried(energy: Any, theta: Any, layout: Layout, data: Data | None, *, of_many
     at: Any = tree_map(lambda x: x.detach().clone().requires_grad_(), theta)
     batch = () if data is None else (data.first(),)
     point = layout.seen(at)
-    called = f"it fails at theta of shape {_shapes(point)}"
-    called += f" and a batch of shape {_shapes(batch[0])}" if batch else ""
-    refusal = of_the_caller(ENERGY, called, SHAPES, PASSED_ON)
+    what = f"it fails at theta of shape {_shapes(point)}"
+    what += f" and a batch of shape {_shapes(batch[0])}" if batch else ""
+    refusal = of_the_caller(ENERGY, what, SHAPES, PASSED_ON)
     with torch.enable_grad(), refusal, explained(ENERGY), of_an_energy(ENERGY), _unchanged(at, *batch):
         value = _call(energy, point, batch)
     _check_value(value)

@@ -193,9 +193,9 @@ class Composition:
 
     def _function(self, e):
         e = e.xreplace({T: self.temperature})
-        read = sorted(e.free_symbols, key=lambda b: b.name)
-        f = of_arrays([read], e)
-        return lambda at: f([at[b] for b in read])
+        symbols = sorted(e.free_symbols, key=lambda b: b.name)
+        f = of_arrays([symbols], e)
+        return lambda at: f([at[b] for b in symbols])
 
     def rule(self, nodes: int, limit: float = np.inf) -> Weighted | None:
         """Points by coordinate and weights, with about `nodes` a coordinate; None without a rule of `limit` points."""

@@ -66,7 +66,7 @@ def transition(
     i, j = np.nonzero(np.multiply.outer(weights, mass) > least)
     points, weights = [*(x[i] for x in blocks), *(x[j] for x in numbers)], weights[i] * mass[j]
 
-    def transition(points):
+    def advance(points):
         """Points, their images, weights of draws whose law depends on the state, and what is compared."""
         factors: Arrays = []
         z, numbers = points[:size], _by_draw(points[size : size + len(axes)], draws, sites)
@@ -87,12 +87,12 @@ def transition(
         if draw.kind == "uniform" and not isinstance(draw, Time):
             ends = [np.zeros(len(weights))]
             for _ in range(max(step.draw_blocks[draw.name].domain.categories - 1, 1)):
-                ends.append(_threshold(transition, points, k, ends[-1]))
+                ends.append(_threshold(advance, points, k, ends[-1]))
             parts = list(pairwise([*ends, np.ones(len(weights))]))
             points = [np.concatenate(x) for x in zip(*(_at(points, k, (low + high) / 2) for low, high in parts))]
             weights = np.concatenate([weights * (high - low) for low, high in parts])
             points, weights = [x[weights > 0] for x in points], weights[weights > 0]
-    before, after, factor, _ = transition(points)
+    before, after, factor, _ = advance(points)
     return before, after, weights * factor
 
 
@@ -150,21 +150,21 @@ class Comparisons(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _threshold(transition, points, k, beyond):
+def _threshold(advance, points, k, beyond):
     """The first jump after `beyond` of a step piecewise constant in a uniform, the k-th coordinate; 1 without one.
 
     A step jumps where a comparison turns, mostly of what is linear in the uniform; else the jump is found by bisection.
     """
 
     def images(points, u):
-        return transition(_at(points, k, u))[1]
+        return advance(_at(points, k, u))[1]
 
     def are_equal(one, other):
         return np.all([x == y for x, y in zip(one, other)], axis=0)
 
     low = np.where(beyond > 0, np.minimum(beyond + 2.0**-45, 1), 2.0**-60)
     high = np.full_like(low, 1 - 2.0**-50)
-    (_, first, _, there), (_, last, _, here) = (transition(_at(points, k, u)) for u in (low, high))
+    (_, first, _, there), (_, last, _, here) = (advance(_at(points, k, u)) for u in (low, high))
     ends, is_open = np.ones_like(low), np.ones_like(low, dtype=bool)
     for limit in np.sort(_roots(low, high, there, here), axis=0):
         before, after = (are_equal(images(points, limit * factor), first) for factor in (1 - 1e-12, 1 + 1e-12))
