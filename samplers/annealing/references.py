@@ -236,6 +236,6 @@ def _log_spread(law: Distribution) -> torch.Tensor:
 
 def _drawn(law: Distribution, seed: int, number: int, chains: int, first_chain: int) -> torch.Tensor:
     """Draws of a law that is not Gaussian, `(chains, *shape)`; torch's generator is restored."""
-    (own_seed,) = noise.seeds(seed, number, REFERENCE, 1, first_chain=first_chain)
-    with seeded(own_seed, law.mean.device):
+    (law_seed,) = noise.seeds(seed, number, REFERENCE, 1, first_chain=first_chain)
+    with seeded(law_seed, law.mean.device):
         return law.sample((chains,))

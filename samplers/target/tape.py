@@ -79,8 +79,8 @@ class Tapes:
             played = self.tapes[form](leaves)
         except OF_STATES:  # raised at some states, as by a matrix that is not positive
             return function(*arguments)
-        is_beside = since <= FIRST or since % EVERY == 0 or since.bit_count() == 1
-        return self._checked(played, function(*arguments), since) if is_beside else played
+        is_compared = since <= FIRST or since % EVERY == 0 or since.bit_count() == 1
+        return self._checked(played, function(*arguments), since) if is_compared else played
 
     def _checked(self, played: Any, result: Any, since: int) -> Any:
         """The result of the function, after which no tape is played where that of the tape is another one."""
@@ -232,12 +232,12 @@ class Recorder(TorchDispatchMode):
         return False  # where True, torch imports its compiler, for a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own_args, own_kwargs = tree_map_only(torch.Tensor, self.slot, (args, kwargs or {}))
-        one = Operation(func, own_args, own_kwargs, [])
+        slots, named = tree_map_only(torch.Tensor, self.slot, (args, kwargs or {}))
+        one = Operation(func, slots, named, [])
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         of_constants = not is_random and self.constants.issuperset(one.slots)
         for tag, why in BURNT.items():
-            if tag in func.tags and not (of_constants or self._has_fixed_shape(func, args, own_args)):
+            if tag in func.tags and not (of_constants or self._has_fixed_shape(func, args, slots)):
                 raise NotRecorded(why)
         if func is torch.ops.aten._efficientzerotensor.default:  # torch crashes where a mode sees work on it
             raise NotRecorded("a forward derivative in it has zeros that torch does not store")
