@@ -272,8 +272,8 @@ def _cut(x: Any, per_chain: bool | None, chains: int, mine: slice, axes: int) ->
         return x
     if len(x) == chains:
         return x[mine]
-    here = mine.stop - mine.start
-    return x.expand(here, *x.shape) if len(x) == here else x
+    count = mine.stop - mine.start
+    return x.expand(count, *x.shape) if len(x) == count else x
 
 
 def _of_all_ranks(account: dict[str, Any]) -> list[dict[str, Any]]:

@@ -167,8 +167,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         sub = commands.add_parser(name, help=run.__doc__, description=run.__doc__, argument_default=argparse.SUPPRESS)
         sub.set_defaults(run=run)
         sub.add_argument("--json", action="store_true", default=False, help="plain JSON on stdout")
-        for flags, how in options.items():
-            sub.add_argument(*flags.split(), **how)
+        for flags, keywords in options.items():
+            sub.add_argument(*flags.split(), **keywords)
         if options.keys() >= PROGRESS.keys():
             sub.set_defaults(progress=sys.stderr.isatty())
     commands.choices["sample"].set_defaults(step_size=None)  # tells one that is given from the default

@@ -129,8 +129,8 @@ class Store:
         broken = [path for path, saved in checkpoints.items() if saved is None]
         if not intact and broken:
             names = [path.name for path in broken]
-            which = f"neither {' nor '.join(names)}" if len(names) > 1 else f"{names[0]} is the only one"
-            what, advice = f"no checkpoint is intact, {which}", "Restore one from a copy, or start in another folder."
+            phrase = f"neither {' nor '.join(names)}" if len(names) > 1 else f"{names[0]} is the only one"
+            what, advice = f"no checkpoint is intact, {phrase}", "Restore one from a copy, or start in another folder."
             raise RecipeError(str(self.folder), what, do=advice)
         if not intact:
             return None
@@ -195,9 +195,9 @@ class Store:
 
     def check_settings(self, mine: Mapping, other: Mapping) -> None:
         """Refuses the folder of a run of other settings, compared as JSON."""
-        path, here, there = _first_difference("", dict(mine), dict(other))
+        path, value, other_value = _first_difference("", dict(mine), dict(other))
         if path:
-            changed = f"{path} = {there}, this one has {here}"
+            changed = f"{path} = {other_value}, this one has {value}"
             if path.endswith(f".{SHA256}"):
                 changed = f"{path.removesuffix(f'.{SHA256}')} with other numbers"
             what = f"it holds a run of {changed}"

@@ -242,9 +242,9 @@ def accuracy_of(
 
     pairs = None
     if rerun.order is not None or rerun.has_batches:  # pairs of 20 tau, with as many steps in all as the run had
-        wanted = LENGTH * tau
-        count = chains or min(max(round(budget / wanted), PAIRS[0]), PAIRS[1])
-        length = steps or min(max(budget // count, math.ceil(wanted)), STEPS)
+        pair_length = LENGTH * tau
+        count = chains or min(max(round(budget / pair_length), PAIRS[0]), PAIRS[1])
+        length = steps or min(max(budget // count, math.ceil(pair_length)), STEPS)
         warmup = min(math.ceil(WARMUP * tau), length // 2)
         counts = {"warmup": warmup, "steps": length - warmup, "most": steps or max(STEPS, length)}
         pairs = rerun.pairs(start(count), **counts, of=functional, progress=progress)

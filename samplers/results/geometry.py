@@ -32,9 +32,9 @@ def advice_of(centred: Mapping[str, float]) -> str:
     inward = [name for name, degree in centred.items() if degree > 0]
     whole = all(centred[name] == 1 for name in inward)
     names, degree, other = (inward, 0, 0.5 if whole else 1) if inward else ([*centred], 0.5, 1)
-    wanted = ", ".join(f"{name!r}: {degree}" for name in names)
+    degrees = ", ".join(f"{name!r}: {degree}" for name in names)
     what = "Non-centre" if inward else "Centre half-way"
-    return f"{what} {', '.join(names)}: samplers.model(..., centred={{{wanted}}}), or to the degree {other}."
+    return f"{what} {', '.join(names)}: samplers.model(..., centred={{{degrees}}}), or to the degree {other}."
 
 
 def place_of(values: Mapping[str, torch.Tensor], at: Sequence[tuple[int, int]]) -> str:

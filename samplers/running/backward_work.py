@@ -77,8 +77,8 @@ class Stretches:
             self.of_run = self._move(self.plain, self.of_run, self.run_h, steps)
             logs, variance = self._logs(steps)
             value, error = _mean(logs.sum(0))
-            added, its_error = _mean(logs[1])
-            late = abs(added) > SETTLED * its_error
+            added, added_error = _mean(logs[1])
+            late = abs(added) > SETTLED * added_error
             settled = before is not None and not late and _agree((value, error), before)
             if settled or 2 * steps > limit:
                 alive = int(self.alive.sum())

@@ -132,15 +132,15 @@ class Chains:
         still = (self.alive & (acceptance == 0)).nonzero().flatten().tolist()
         if not still or (steps < MANY and len(still) < self.alive.sum()):
             return []
-        which = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
+        chain = f"chain {still[0]}, say" if len(still) > 1 else f"chain {still[0]}"
         core = word.moves[1:]  # as B A B is after R
         after_noise = len(core) > 2 and core == core[::-1] and word.moves[0] not in core
-        less = "a smaller step size"
+        remedy = "a smaller step size"
         if not (word.is_palindrome or after_noise):
-            less += f", a symmetric word, '{word.mirrored}' say"
+            remedy += f", a symmetric word, '{word.mirrored}' say"
         return [
-            f"{self.where}: {len(still)} of {len(self)} chains ({which}) have accepted none of {steps} steps, and stay "
-            f"where they are. Take {less}, or start elsewhere."
+            f"{self.where}: {len(still)} of {len(self)} chains ({chain}) have accepted none of {steps} steps, and stay "
+            f"where they are. Take {remedy}, or start elsewhere."
         ]
 
     def snapshot(self) -> tuple[dict[str, torch.Tensor], dict]:

@@ -148,9 +148,9 @@ class Trial:
         for b in self.step.recipe.targets:
             if not b.domain.wraps:
                 continue
-            there = self.gradient(self.start | {b.name: self.start[b.name] + float(b.domain.width)})
+            shifted = self.gradient(self.start | {b.name: self.start[b.name] + float(b.domain.width)})
             for name, g in self.gradient(self.start).items():
-                change = (there[name] - g).abs().max()
+                change = (shifted[name] - g).abs().max()
                 if change > SAME * (1 + g.abs().max()):
                     raise RecipeError(
                         self.where,

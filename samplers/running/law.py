@@ -119,10 +119,10 @@ def _certificate(
     recipe: Recipe, energy: Energy | None, temperature: float, freeze: tuple[str, ...], values: tuple, sites: int
 ) -> Certificate:
     """The certificate of a recipe, with U bound to the energy where the energy is symbolic."""
-    how: dict[str, Any] = {"temperature": temperature, "freeze": freeze, "sites": sites, **dict(values)}
+    settings: dict[str, Any] = {"temperature": temperature, "freeze": freeze, "sites": sites, **dict(values)}
     if energy is not None and recipe.potential is not None and energy.is_sitewise == recipe.target_is_vector:
-        return recipe.bind(U=energy).check(**how)
-    opaque = recipe.check(**how)
+        return recipe.bind(U=energy).check(**settings)
+    opaque = recipe.check(**settings)
     if energy is None or recipe.potential is None or recipe.maps:  # of a map the volume is in H, not in U
         return opaque
     target = normalisable_energy(energy, recipe.targets[0].domain, temperature=temperature)

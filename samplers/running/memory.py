@@ -19,10 +19,10 @@ def check_fits(where: str, what: str, shape: Sequence[int], like: torch.Tensor, 
     recipe.errors.RecipeError: sgld, sample: the draws of theta, 1000000000000 x 3 numbers, take 11,176 GiB, ...
     """
     size = math.prod(shape) * like.element_size()
-    there = _memory(like.device)
-    if size > there:
+    memory = _memory(like.device)
+    if size > memory:
         numbers = " x ".join(map(str, shape))
-        what = f"{what}, {numbers} numbers, take {size / GIB:,.0f} GiB, and {like.device} has {there / GIB:,.0f} GiB"
+        what = f"{what}, {numbers} numbers, take {size / GIB:,.0f} GiB, and {like.device} has {memory / GIB:,.0f} GiB"
         raise RecipeError(where, what, do=do)
 
 

@@ -48,8 +48,8 @@ class Setting:
             return self.value
         if not callable(self.value):
             return self._checked(self.value, k)
-        here = self.origin + k
-        return self._checked(self._answers(self.value, range(here, here + 1))[0], k)
+        number = self.origin + k
+        return self._checked(self._answers(self.value, range(number, number + 1))[0], k)
 
     def over(self, steps: range) -> np.ndarray:
         """The values at the `steps` of the phase, `(steps,)` in float64."""

@@ -46,10 +46,10 @@ class Probe:
         targets = {b.name: state[b.name][self.chains] for b in self.recipe.targets}
         values: dict[str, list[torch.Tensor]] = {}
         for shift in (*NEAR, *FAR):
-            there = {b: x * (1 + shift) + abs(shift) / 3 for b, x in targets.items()}
+            point = {b: x * (1 + shift) + abs(shift) / 3 for b, x in targets.items()}
             for name, function in self._functions(number).items():
                 with torch.no_grad():
-                    value = function(position_of(self.recipe, there))
+                    value = function(position_of(self.recipe, point))
                 values.setdefault(name, []).append(sketch(value))
         return {name: torch.stack(sketches) for name, sketches in values.items()}
 

@@ -125,8 +125,8 @@ def find_mode(
     if not descent.value.isfinite() or not _is_finite(mode):
         raise RecipeError(where, "it ended at numbers that are not finite", do="Start elsewhere, or mend the energy.")
     if iterations < steps:
-        mode, more = descent.refined(mode, steps - iterations)
-        iterations += more
+        mode, extra = descent.refined(mode, steps - iterations)
+        iterations += extra
     fall = descent.fall
     if iterations >= steps and (fall > FALL or not descent.is_refined):
         warn(

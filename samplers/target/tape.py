@@ -269,10 +269,10 @@ class Recorder(TorchDispatchMode):
 
     def needed(self, outputs: list[Slot]) -> list[Operation]:
         """The operations without those whose results nothing reads."""
-        read, kept = set(outputs), []
+        slots, kept = set(outputs), []
         for one in reversed(self.operations):
-            if one.function._schema.is_mutable or not read.isdisjoint(one.results):
-                read.update(one.slots)
+            if one.function._schema.is_mutable or not slots.isdisjoint(one.results):
+                slots.update(one.slots)
                 kept.append(one)
         return kept[::-1]
 

@@ -63,9 +63,9 @@ class Watch:
             elif isinstance(one, np.ndarray):
                 self.arrays.append(one)
             stack += _fixed(one)
-            for read in _reads(one):
-                objects = list(read())
-                self.places.append((one, read, objects, [*map(id, objects)]))
+            for reader in _reads(one):
+                objects = list(reader())
+                self.places.append((one, reader, objects, [*map(id, objects)]))
                 stack += objects
             if len(stack) + len(reached) > OBJECTS:
                 self.refusal = f"it reaches more than {OBJECTS} objects of Python"
@@ -77,9 +77,9 @@ class Watch:
     @property
     def change(self) -> str:
         """The type of an object that holds others than at the start, or is another array; empty if there is none."""
-        for one, read, objects, ids in self.places:
+        for one, reader, objects, ids in self.places:
             try:
-                is_changed = [*map(id, read())] != ids and not _are_equal([*read()], objects)
+                is_changed = [*map(id, reader())] != ids and not _are_equal([*reader()], objects)
             except Exception:  # raised by a variable that is gone, or a container that another thread changes
                 is_changed = True
             if is_changed:

@@ -249,9 +249,9 @@ class Chain:
         self.at |= {s: np.asarray(arguments.get(s.name, s.default), float) for s in constant}
         self.at |= {b: self.lift(state[b.name], b) for b in recipe.entries}
         for M in recipe.fields:
-            there = [torch.tensor(x) for x in self.at[M.at]]
-            self.at[M] = np.stack([arguments[M.name].matrix(x).numpy() for x in there])
-            self.at[Divergence(M)] = np.stack([arguments[M.name].divergence(x).numpy() for x in there])
+            points = [torch.tensor(x) for x in self.at[M.at]]
+            self.at[M] = np.stack([arguments[M.name].matrix(x).numpy() for x in points])
+            self.at[Divergence(M)] = np.stack([arguments[M.name].divergence(x).numpy() for x in points])
 
     def lift(self, x: np.ndarray, block: Any) -> np.ndarray:
         """An array of a block, reshaped to broadcast with (chains, *shape)."""
@@ -310,11 +310,11 @@ class Chain:
         """Derivatives of U at other points than the target's, as in formulas, inner ones first; `at`: by symbol."""
         derivatives: dict[Any, np.ndarray] = {}
         for derivative in sorted({x for e in formulas for x in e.atoms(At)}, key=lambda x: len(x.atoms(At))):
-            there = copy(self)
+            chain = copy(self)
             known = {**at, **derivatives}
-            there.at = known | {b: self.value(x, known) for b, x in derivative.point.items()}
+            chain.at = known | {b: self.value(x, known) for b, x in derivative.point.items()}
             order = len(derivative.value.variables) if isinstance(derivative.value, Partial) else 0
-            derivatives[derivative] = there.derivatives(order)[derivative.value]
+            derivatives[derivative] = chain.derivatives(order)[derivative.value]
         return derivatives
 
 

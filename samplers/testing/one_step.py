@@ -164,9 +164,9 @@ def _threshold(advance, points, k, beyond):
 
     low = np.where(beyond > 0, np.minimum(beyond + 2.0**-45, 1), 2.0**-60)
     high = np.full_like(low, 1 - 2.0**-50)
-    (_, first, _, there), (_, last, _, here) = (advance(_at(points, k, u)) for u in (low, high))
+    (_, first, _, at_low), (_, last, _, at_high) = (advance(_at(points, k, u)) for u in (low, high))
     ends, is_open = np.ones_like(low), np.ones_like(low, dtype=bool)
-    for limit in np.sort(_roots(low, high, there, here), axis=0):
+    for limit in np.sort(_roots(low, high, at_low, at_high), axis=0):
         before, after = (are_equal(images(points, limit * factor), first) for factor in (1 - 1e-12, 1 + 1e-12))
         turns = is_open & before & ~after
         ends, is_open = np.where(turns, limit, ends), is_open & ~turns
@@ -182,10 +182,10 @@ def _threshold(advance, points, k, beyond):
     return ends
 
 
-def _roots(low, high, there, here):
+def _roots(low, high, at_low, at_high):
     """Where differences, at `low` and at `high`, turn if they are linear between; 1 where they do not."""
     roots = []
-    for f, g in zip(there, here):
+    for f, g in zip(at_low, at_high):
         if f.numel() % len(low) == 0 and f.shape == g.shape:
             for a, b in zip(f.reshape(len(low), -1).T.numpy(), g.reshape(len(low), -1).T.numpy()):
                 turns = a * b < 0
@@ -215,9 +215,9 @@ def _gamma(numbers, factors):
     def draw(shape):
         values, where = np.unique(_of_points(shape, numbers), return_inverse=True)
         points, weights = np.moveaxis(np.array([gamma(a, nodes=int(numbers.max()) + 1) for a in values]), 1, 0)
-        which = numbers.flatten().numpy()
-        factors.append(weights[where, which])
-        return torch.as_tensor(points[where, which]).reshape(numbers.shape)
+        index = numbers.flatten().numpy()
+        factors.append(weights[where, index])
+        return torch.as_tensor(points[where, index]).reshape(numbers.shape)
 
     return draw
 

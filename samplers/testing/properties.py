@@ -127,8 +127,8 @@ def _permutes(step, at, slopes, h, axis, names, what):
 def _chain(step, at, slopes, h):
     chain = Chain(step.recipe, at.state, h, at.parameters | slopes)
     program = step.program
-    needed = {0: program.needs_value, 1: step.recipe.potential is not None, 2: program.needs_curvature}
-    for order in (order for order, is_needed in needed.items() if is_needed):
+    needs = {0: program.needs_value, 1: step.recipe.potential is not None, 2: program.needs_curvature}
+    for order in (order for order, is_needed in needs.items() if is_needed):
         chain.at |= chain.derivatives(order)
     return chain
 

@@ -196,7 +196,7 @@ def _by_pair(blocks, matrix):
     return {(x, y): matrix[i, j] for i, x in enumerate(blocks) for j, y in enumerate(blocks)}
 
 
-def _of_sites(draw, a, b, m, more):
+def _of_sites(draw, a, b, m, averages):
     vectors = (theta, p, r)[: draw(st.integers(1, 3))]
     scalars = (xi, eta)[: draw(st.integers(0, min(2, 4 - len(vectors))))]
     H = potential(theta)
@@ -205,7 +205,7 @@ def _of_sites(draw, a, b, m, more):
     for x in scalars:
         H += _confining(draw, x, lambda e: n * e, total(tanh(theta)) / n, a, a)
     means = [total(x**2) / n for x in vectors] + [total(theta * vectors[-1]) / n]
-    sites, chain = _formulas([*vectors, *scalars, *means, m, *more]), _formulas([*scalars, *means, a])
+    sites, chain = _formulas([*vectors, *scalars, *means, m, *averages]), _formulas([*scalars, *means, a])
     entries = st.just(S.Zero) | sites if len(vectors + scalars) > 2 else sites
     D = _by_pair(vectors, draw(_gram(len(vectors), sites)))
     if scalars:
@@ -216,20 +216,20 @@ def _of_sites(draw, a, b, m, more):
     return vectors + scalars, H, D, Q, (theta,)
 
 
-def _explicit(draw, a, b, m, more):
+def _explicit(draw, a, b, m, averages):
     size = draw(st.sampled_from([1, 2, 2, 3, 3, 4]))
     state = COORDINATES[:size]
     targets = state[: draw(st.integers((size + 1) // 2, size))]
     H = potential(*targets)
     for x in state[len(targets) :]:
         H += _confining(draw, x, lambda e: e, sin(targets[0]), a, m)
-    entries = _formulas([*state, a, b, *more])
+    entries = _formulas([*state, a, b, *averages])
     elements = st.just(S.Zero) | entries if size > 2 else entries
     pairs = [(state[i], state[j]) for i in range(size) for j in range(i + 1, size)]
     return state, H, draw(_gram(size, elements)), _curl(draw, pairs, elements), targets
 
 
-def _linear(draw, a, b, m, more):
+def _linear(draw, a, b, m, averages):
     state = (theta, p, r)[: draw(st.sampled_from([1, 2, 2, 3, 3]))]
     moving = state if len(state) == 1 or draw(st.integers(0, 4)) == 0 else state[1:]  # the others follow without noise
     constants = st.sampled_from([S.Zero, Rational(1, 2), b, -Rational(3, 4)])
@@ -237,15 +237,15 @@ def _linear(draw, a, b, m, more):
     H = potential(theta)
     for x in state[1:]:
         H += total((x - draw(st.sampled_from([S.Zero, b]))) ** 2 * draw(st.sampled_from([S.One, 1 / m, a]))) / 2
-    D[moving[-1], moving[-1]] += sum(more)
+    D[moving[-1], moving[-1]] += sum(averages)
     Q = {(theta, p): draw(st.sampled_from([-S.One, -a]))} if len(state) > 1 else {}
     return state, H, D, Q | _curl(draw, [(p, r)] if len(state) > 2 else [], constants), (theta,)
 
 
-def _thermostatted(draw, a, b, m, more):
+def _thermostatted(draw, a, b, m, averages):
     scales = st.sampled_from([S.One, a, Rational(3, 2)])
     chosen = draw(st.sampled_from([(xi,), (zeta,), (xi, zeta)]))
-    H, D, Q = potential(theta) + total(p**2 / m) / 2, {p: a * m + sum(more)}, {(theta, p): -1}
+    H, D, Q = potential(theta) + total(p**2 / m) / 2, {p: a * m + sum(averages)}, {(theta, p): -1}
     for x in chosen:
         over, size = (total, 1) if x.is_vector else (lambda e: n * e, n)
         mu = draw(scales)

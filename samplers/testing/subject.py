@@ -195,8 +195,8 @@ class Subject:
     @cached_property
     def laws(self) -> dict[str, Law]:
         """exp(-H/T), by name of the energy."""
-        more = TEMPERATURE, self.numbers, self.noise_points
-        return {name: Law(self.recipe, self.sites, U, *more) for name, U in self.energies.items()}
+        settings = TEMPERATURE, self.numbers, self.noise_points
+        return {name: Law(self.recipe, self.sites, U, *settings) for name, U in self.energies.items()}
 
     @cached_property
     def unresolved(self) -> str:

@@ -94,10 +94,10 @@ class Pilot:
                 **self.fixed,
                 **self.parameters,
             )
-        there = {name: draws[name].to(self.theta.device) for name in (target, "work")}
-        self.theta = _freed(there[target], self.theta)
+        results = {name: draws[name].to(self.theta.device) for name in (target, "work")}
+        self.theta = _freed(results[target], self.theta)
         self.bar.update(len(step_sizes) * steps * repeat * len(self.theta))
-        return there
+        return results
 
     def leave(self, kept: torch.Tensor) -> None:
         """Has chains that are not `kept`, `(chains,)`, go on from the states of those that are."""

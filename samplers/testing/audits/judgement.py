@@ -162,7 +162,7 @@ def judge(experiment: Experiment, biases: Biases, responses: list[Bias], halves:
         _judge_order(experiment, biases.surest)
     last = biases.all[-1]
     smallest = [(experiment.threshold + SEEN) * error for error in (last.error[0], last.limit_error)]
-    at_h, limit = (_of_a_temperature(excess + more) for excess, more in zip(smallest, (0, last.remainder)))
+    at_h, limit = (_of_a_temperature(excess + remainder) for excess, remainder in zip(smallest, (0, last.remainder)))
     text = f"{RESOLUTION} {at_h:.1%} off at h, or {limit:.1%} off as h -> 0"
     if experiment.unseen:
         text += f"; its response to noise is not known, since {experiment.unseen}"

@@ -150,11 +150,11 @@ def _responses(experiment, h, time):
     init[: law.dim] = sd.diag()
     numbers = torch.zeros(count, len(init)).T  # a step reads columns
     numbers[law.dim :].fill_diagonal_(1)
-    theta, read = run(init, steps, numbers)
+    theta, reads = run(init, steps, numbers)
     of_start, of_numbers = theta.split([law.dim, count])
     numbers = torch.randn(count, CHECKED, generator=experiment.generator).T
     checked, _ = run(torch.zeros(CHECKED, law.dim), steps, numbers, other_seed)
     error = abs(checked - numbers @ of_numbers) / sd
-    if read != count or not error.max() < LINEAR:
+    if reads != count or not error.max() < LINEAR:
         raise Unseen(VARIES)
     return of_start, of_numbers

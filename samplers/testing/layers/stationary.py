@@ -33,8 +33,8 @@ def stationary_start(subject: Subject, energy: str | None = None, layer: str = "
     recipe = subject.recipe
     start, end, h = _run(subject, energy)
     about = f"{subject.still.scheme}, {energy}"
-    gone = [~in_domain(b, end[b.name]).reshape(subject.chains, -1).all(1) for b in recipe.state]
-    lost = float(torch.stack(gone).any(0).double().mean())
+    outside = [~in_domain(b, end[b.name]).reshape(subject.chains, -1).all(1) for b in recipe.state]
+    lost = float(torch.stack(outside).any(0).double().mean())
     if lost:
         yield Result(
             layer,
