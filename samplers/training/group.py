@@ -37,7 +37,7 @@ from .tensors import (
     check_parameters,
     gradient_of_U,
     observations_like,
-    skipped,
+    unreached,
     usable_gradients,
 )
 
@@ -158,17 +158,16 @@ class Group:
         known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
         checked = gpu.is_capturing() or number % CHECKED == 0 or self.clipping.looks_on
         gradients = None if checked or known is None else known.gradients(params)
+        skipped: Sequence[int] = ()  # numbers of the parameters that stay: without a gradient, as in torch
         if known is None or gradients is None:
-            known, gradients = self._checked_gradients(known, params, observe)
-        left = skipped(params) if isinstance(gradients, list) else []
+            known, gradients, skipped = self._checked_gradients(known, params, observe)
         if self.monitor.looks_on(number) and not gpu.is_capturing():
-            without = [k for k in known.sites.chosen if any(params[k] is p for p in left)] if left else []
             chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
-            self.monitor.see(Look(group, self.setting, known.sites, chosen, without))
+            self.monitor.see(Look(group, self.setting, known.sites, chosen, skipped))
         if known.copies is not None:
             gradients = known.copies.precise(gradients)
         setting = self.setting
-        held = self._held(params, left) if left else []
+        held = self._held(params, skipped) if skipped else []
         known.kernel.move(
             setting.step_size,
             noise.Key(sampler.seed, number, self.chain),
@@ -187,16 +186,13 @@ class Group:
             known.copies.round()
         group["step_number"] += 1
 
-    def _held(
-        self, params: Sequence[torch.Tensor], left: Sequence[torch.Tensor]
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The tensors of the parameters that this step skips, weights and states, with copies.
+    def _held(self, params: Sequence[torch.Tensor], skipped: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The tensors of the parameters of these numbers, weights and states, with copies.
 
         Raises RecipeError for a recipe whose scalars are of all parameters, skipped ones too.
         """
         where = f"{self.sampler.where}, step"
-        names = ", ".join(str(k) for k, p in enumerate(params) if any(p is q for q in left))
-        what = f"of group {self.index} the loss has not reached parameter {names}"
+        what = f"of group {self.index} the loss has not reached parameter {', '.join(map(str, skipped))}"
         scalars = [b.name for b in self.sampler.recipe.entries if not b.is_vector]
         if scalars:
             do = "Leave out what the loss does not use, or take a recipe with a value per parameter, such as msgnht."
@@ -207,13 +203,17 @@ class Group:
                 f"{where}: {what}, which stays as it is, as in torch, in each step without a gradient: the law is that "
                 "of the others given it."
             )
-        states = [t for p in left for t in self.states[p].values()]
-        return [(t, t.clone()) for t in (*left, *states)]
+        weights = [params[k] for k in skipped]
+        states = [t for p in weights for t in self.states[p].values()]
+        return [(t, t.clone()) for t in (*weights, *states)]
 
     def _checked_gradients(
         self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
-    ) -> tuple["Known", Sequence[torch.Tensor]]:
-        """The gradients of a step, checked; tensors that are not as they were known get a new kernel."""
+    ) -> tuple["Known", Sequence[torch.Tensor], Sequence[int]]:
+        """The gradients of a step, checked, and the numbers of the parameters that it skips.
+
+        Tensors that are not as they were known get a new kernel.
+        """
         sampler, group = self.sampler, self.group
         number = group["step_number"]
         self._check_noise(number)
@@ -227,8 +227,9 @@ class Group:
             if not sampler.capturable:  # a captured step that replays would not repeat rightly
                 raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
             raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
+        skipped = [] if taken else unreached(group["params"])
         if not taken:
-            gradients = usable_gradients(sampler.where, group["params"], self.index)
+            gradients = usable_gradients(sampler.where, group["params"], self.index, skipped)
         if known is None or not fits or (checked or not taken) and not known.as_params(params):
             check_gradients_apart(f"{sampler.where}, step", params, gradients)
             known = self._known = self._bound(params, gradients, observe)
@@ -237,7 +238,7 @@ class Group:
                 self.check_finite(gradients)
             if checked or self.clipping.looks_on:
                 self.clipping.see(gradients, self.shards)
-        return known, gradients
+        return known, gradients, skipped
 
     def _check_noise(self, number: int) -> None:
         """Refuses the second of two optimizers whose steps alternate under one seed and chain, with the same noise."""

@@ -67,29 +67,31 @@ def gradient_of_U(
 # ---- gradients
 
 
-def usable_gradients(where: str, params: Sequence[torch.Tensor], index: int) -> list[torch.Tensor]:
-    """The gradients of a group's parameters in the parameters' memory order; of sharded ones the part on this rank.
-
-    Zeros stand for the gradient of a parameter that is `skipped`. Raises RecipeError for another that is missing, and
-    for a gradient that is sparse or unlike its parameter in shape, type or device; `index` is the number of the group.
-    """
-    zeros = set(map(id, skipped(params)))
-    return [
-        torch.zeros_like(p) if id(p) in zeros else _usable(where, p, f"parameter {k} of group {index}")
-        for k, p in enumerate(params)
-    ]
-
-
-def skipped(params: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters that the loss has not reached, whose `grad` is None as others' is not: they stay, as in torch.
+def unreached(params: Sequence[torch.Tensor]) -> list[int]:
+    """The numbers of the parameters that the loss has not reached, whose `grad` is None where others' is not.
 
     >>> used, unused = torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.ones(1))
     >>> used.sum().backward()
-    >>> [p is unused for p in skipped([used, unused])], skipped([unused])
-    ([True], [])
+    >>> unreached([used, unused]), unreached([unused])
+    ([1], [])
     """
-    without = [p for p in params if p.grad is None and p.requires_grad and not is_sharded(p)]
+    without = [k for k, p in enumerate(params) if p.grad is None and p.requires_grad and not is_sharded(p)]
     return without if len(without) < len(params) else []
+
+
+def usable_gradients(
+    where: str, params: Sequence[torch.Tensor], index: int, skipped: Sequence[int]
+) -> list[torch.Tensor]:
+    """The gradients of a group's parameters in the parameters' memory order; of sharded ones the part on this rank.
+
+    Zeros stand for the gradients of the parameters of the numbers `skipped`. Raises RecipeError for another that is
+    missing, and for a gradient that is sparse or unlike its parameter in shape, type or device; `index` is the number
+    of the group.
+    """
+    return [
+        torch.zeros_like(p) if k in skipped else _usable(where, p, f"parameter {k} of group {index}")
+        for k, p in enumerate(params)
+    ]
 
 
 def _usable(where: str, p: torch.Tensor, name: str) -> torch.Tensor:
