@@ -390,6 +390,19 @@ def test_clipping_that_begins_to_bind_late_is_named():
     assert report.wrong[0].question == "clipped gradients"
 
 
+def test_clipping_by_one_norm_over_several_groups_is_named():
+    """Also late, at the steps that are looked at now and then; the norm of each group varies."""
+    weights = [torch.nn.Parameter(torch.zeros(50)) for _ in range(2)]
+    optimizer = Optimizer([{"params": [p]} for p in weights], SGHMC, num_data=100, **CALM_RATES)
+    for k in range(320):
+        for index, p in enumerate(weights):
+            p.grad = noisy(p.detach(), 2 * k + index, 0.1)
+        if k >= 40:
+            torch.nn.utils.clip_grad_norm_(weights, 0.05)
+        optimizer.step()
+    assert optimizer.report().wrong[0].question == "clipped gradients"
+
+
 def test_one_largest_entry_leaves_open_whether_gradients_are_clipped():
     """The bias of an L1 loss has the slope 1 while all residuals have one sign."""
 

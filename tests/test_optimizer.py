@@ -594,13 +594,19 @@ def test_a_gradient_that_is_not_finite_is_named(late):
 
 @pytest.mark.parametrize(
     "clip",
-    [lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1), lambda p: torch.nn.utils.clip_grad_value_(p, 1.0), None],
-    ids=["norm", "value", "none"],
+    [
+        lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1),
+        lambda p: torch.nn.utils.clip_grad_norm_(p, 0.1, foreach=True),
+        lambda p: torch.nn.utils.clip_grad_value_(p, 1.0),
+        None,
+    ],
+    ids=["norm", "norm, foreach", "value", "none"],
 )
-def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_clipped_gradients_are_warned_of_and_others_are_not(clip, groups):
     """Of gradients with the noise of minibatches; about half of the 44 entries are clipped by value."""
     params, random = parameters(), torch.Generator().manual_seed(0)
-    optimizer = built("sghmc", params)
+    optimizer = built("sghmc", [{"params": params[k::groups]} for k in range(groups)])
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(30):
@@ -612,6 +618,18 @@ def test_clipped_gradients_are_warned_of_and_others_are_not(clip):
                 clip(params)
             optimizer.step()
     assert len([w for w in seen if "clipped" in str(w.message)]) == (clip is not None)
+
+
+def test_a_group_of_bounded_slope_beside_another_is_not_taken_for_clipped():
+    """A bias of an L1 loss; kills a comparison of the largest entries of all groups."""
+    params = weights()
+    optimizer = Optimizer([{"params": [p]} for p in params], samplers.SGLD, lr=1e-3, num_data=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(30):
+            params[0].grad = torch.randn(3, generator=torch.Generator().manual_seed(k)) / 10
+            params[1].grad = torch.ones(1)
+            optimizer.step()
 
 
 def test_norms_that_overflow_as_a_loop_blows_up_are_not_taken_for_clipped():

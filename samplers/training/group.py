@@ -237,7 +237,7 @@ class Group:
             if checked or not known.are_finite(gradients):
                 self.check_finite(gradients)
             if checked or self.clipping.looks_on:
-                self.clipping.see(gradients, self.shards)
+                self.clipping.measure(self.index, gradients, self.shards)
         return known, gradients, skipped
 
     def _check_noise(self, number: int) -> None:

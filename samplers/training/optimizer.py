@@ -244,6 +244,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._group(index).step(observe, value)
             elif not group["step_number"]:
                 hold_places(self.sampler.recipe, group, self.state)
+        self._monitors.clipping.end_step()
         return loss
 
     def _take_time(self) -> None:
