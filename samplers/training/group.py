@@ -24,7 +24,7 @@ from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copies_of
-from .loop_report import Chain
+from .loop_report import ADDED, Chain
 from .monitors import HEATING, Look, Monitors, masses_of
 from .rates import SETTINGS, Setting, in_words
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
@@ -261,7 +261,14 @@ class Group:
         for name in states[0] if states else ():  # scalar blocks are with the first parameter alone
             tensors[f"{name} of parameter"] = [state[name] for state in states if name in state]
         where, number = f"{self.sampler.where}, step", self.group["step_number"]
-        check_finite(where, number, tensors, labels(self.index, params), self.monitor.arrivals)
+
+        def refuse(tensor: str, lost: bool) -> None:
+            advice = "The weights are lost: go back to a checkpoint. " if lost else ""
+            cause = ADDED if self.monitor.sums_up else ""
+            do = f"{advice}{cause}Look at the loss, or take a smaller lr."
+            raise RecipeError(where, f"{tensor} is not finite at step {number}", do=do)
+
+        check_finite(tensors, labels(self.index, params), self.monitor.arrivals, refuse)
 
     def _bound(
         self, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]

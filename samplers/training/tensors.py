@@ -1,7 +1,7 @@
 """Tensors that a step of an optimizer reads: parameters, gradients, observations and losses, checked and laid out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,25 +120,26 @@ def _kind(t: torch.Tensor) -> str:
 
 @torch.no_grad()
 def check_finite(
-    where: str, step: int, tensors: Mapping[str, Sequence[torch.Tensor]], of_chains: Sequence[str], arrivals: Arrivals
+    tensors: Mapping[str, Sequence[torch.Tensor]],
+    of_chains: Sequence[str],
+    arrivals: Arrivals,
+    refuse: Callable[[str, bool], None],
 ) -> None:
-    """Refuses tensors that are not finite, now, or on a GPU when their sizes have arrived.
+    """Looks for tensors that are not finite, now, or on a GPU when their sizes have arrived.
 
     `tensors`: lists by what their numbers are of, gradients before weights and states; `of_chains`: labels of chains.
+    `refuse` is called with words for the first such tensor, and whether weights or states are among them.
     """
-    counts = {what: len(some) for what, some in tensors.items() if len(some)}
+    counts = {what: len(of_kind) for what, of_kind in tensors.items() if len(of_kind)}
     chains = len(of_chains)
     sizes = [_sizes(tensors[what], chains) for what in counts]
 
     def read(sizes: list[float]) -> None:
         if all(map(math.isfinite, sizes)):
             return
-        places = [f"{what} {k} of {of}" for what, some in counts.items() for k in range(some) for of in of_chains]
+        places = [f"{what} {k} of {of}" for what, count in counts.items() for k in range(count) for of in of_chains]
         faults = [place for place, size in zip(places, sizes) if not math.isfinite(size)]
-        advice = "Look at the loss, or take a smaller lr."
-        if not faults[-1].startswith("the gradient"):
-            advice = f"The weights are lost: go back to a checkpoint. {advice}"
-        raise RecipeError(where, f"{faults[0]} is not finite at step {step}", do=advice)
+        refuse(faults[0], not faults[-1].startswith("the gradient"))
 
     if sizes:
         arrivals.send(torch.cat(sizes), read)
