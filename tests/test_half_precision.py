@@ -85,7 +85,7 @@ def test_a_kernel_rounds_copies_in_its_pass(name, error, dtype, monkeypatch, rou
             assert all(p._version > version for p, version in zip(weights, before))
         assert all(torch.equal(p, optimizer.state[p][COPY].to(dtype)) for p in weights)
         runs.append(flat(optimizer.state[p][block] for p in weights for block in (COPY, "p")))
-        assert optimizer._groups[0]._known.copies.by_kernel == by_kernel
+        assert optimizer._groups[0]._binding.copies.by_kernel == by_kernel
     assert (runs[0] - runs[1]).abs().max() <= error
 
 

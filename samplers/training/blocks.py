@@ -75,7 +75,7 @@ def check_same(where: str, group: Mapping[str, Any], state: Mapping[str, Any], i
     mine, other = ({name: x for name, x in g.get("sampler", {}).items() if name != "frozen"} for g in (group, state))
     if other != mine:
         names = [name for name in {**mine, **other} if mine.get(name) != other.get(name)]
-        here, there = ({name: own.get(name) for name in names} for own in (mine, other))
+        here, there = ({name: identity.get(name) for name in names} for identity in (mine, other))
         what = f"it is the state of {there if other else None}, this is {here}"
         raise RecipeError(where, what, do="Make the same one.")
     missing = [name for name in group if name not in state]

@@ -68,13 +68,13 @@ class Checkpoint:
         except (TypeError, ValueError, RecursionError) as error:
             do = "Give a dict of numbers, strings and lists."
             raise RecipeError(f"{self.where}, settings", str(error), do=do) from error
-        own = {name: _stateful(part) for name, part in parts.items()}
-        for name, part in own.items():
+        stateful = {name: _stateful(part) for name, part in parts.items()}
+        for name, part in stateful.items():
             self._check_part(name, part)
         if not parts:
             raise RecipeError(self.where, "there is nothing to save", do="Pass model=..., optimizer=...")
         self.every_rank = every_rank
-        self.parts: dict[str, Any] = {**own, "torch's generators": _Generators(self._is_own)}
+        self.parts: dict[str, Any] = {**stateful, "torch's generators": _Generators(self._is_own)}
         self._saved = -math.inf  # the time of the last save, in seconds
         self._mark = NEW
         self._store = Store(_of_rank(folder, self.where) if every_rank else folder, KIND)

@@ -66,9 +66,9 @@ class Ensemble(torch.nn.Module):
         self.members = numbers_of(WHERE, len(source) if are_made and members is None else members)
         count, first = len(self.members), self.members.start
         seeds = noise.seeds(seed, 0, NETWORK, count, first_chain=first)
-        own = list(source) if are_made else [_made(source, own_seed) for own_seed in seeds]
-        _check_forms(own, self.members)
-        self.network = _stacked(own, first)
+        modules = list(source) if are_made else [_made(source, seed_of_one) for seed_of_one in seeds]
+        _check_forms(modules, self.members)
+        self.network = _stacked(modules, first)
         self._in_turn = False
 
     def forward(self, inputs: Any) -> torch.Tensor:

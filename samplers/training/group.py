@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -17,7 +17,6 @@ from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.relaxation import relaxation_steps
 from integrators.step import Step
 from integrators.transfers import is_near
-from recipe import Recipe
 from recipe.errors import RecipeError, warn
 
 from ..results.temperatures import Temperature, temperature_of
@@ -27,9 +26,10 @@ from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copie
 from .loop_report import ADDED, Chain
 from .monitors import HEATING, Look, Monitors, masses_of
 from .rates import SETTINGS, Setting, in_words
+from .sampler import Sampler
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
 from .sites import Sites
-from .stacked import chains_of, count, labels, members_of
+from .stacked import chains_of, count, labels
 from .tensors import (
     by_chain,
     check_finite,
@@ -45,37 +45,8 @@ STEPPED: WeakValueDictionary = WeakValueDictionary()  # by seed and chain, the g
 CHECKED = 50  # steps from one look for numbers that are not finite to the next
 
 
-@dataclass(frozen=True, eq=False)
-class Sampler:
-    """What the groups of an optimizer share; `where` begins messages, `step` begins right after its gradient."""
-
-    where: str
-    step: Step
-    seed: int
-    chain: int
-    backend: str
-    capturable: bool
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of the step."""
-        return self.step.recipe
-
-    def identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """What a group's state is of: recipe, scheme, seed, chain, frozen blocks and members."""
-        members = members_of(params)
-        return {
-            "recipe": self.recipe.name,
-            "scheme": str(self.step.program.scheme),
-            "seed": self.seed,
-            "chain": self.chain,
-            "frozen": list(self.step.frozen),
-            **({"members": [members.start, members.stop]} if members else {}),
-        }
-
-
-class Known:
-    """The tensors of a group as they were when their kernel was made, some sites of them, and copies in float32."""
+class Binding:
+    """The kernel of a group with its tensors as they were when it was made, their copies in float32, and some sites."""
 
     def __init__(self, params: Sequence[torch.Tensor], kernel: Text, copies: Copies | None, sites: Sites):
         self.kernel = kernel
@@ -111,7 +82,7 @@ class Group:
         self.states = states
         self.monitor = monitors.of(index)
         self.clipping = monitors.clipping
-        self._known: Known | None = None  # from the first step on
+        self._binding: Binding | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._settings = itemgetter(*SETTINGS, *sampler.step.parameters)
         self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
@@ -155,20 +126,22 @@ class Group:
             params = list(map(with_local_gradient, params))
         if observe:
             observe = observations_like(f"{sampler.where}, step", sampler.step.recipe, observe, params)
-        known = self._known if self._known and self._known.kernel.prior == bool(group["weight_decay"]) else None
+        binding = self._binding
+        if binding is not None and binding.kernel.prior != bool(group["weight_decay"]):
+            binding = None
         checked = gpu.is_capturing() or number % CHECKED == 0 or self.clipping.looks_on
-        gradients = None if checked or known is None else known.gradients(params)
+        gradients = None if checked or binding is None else binding.gradients(params)
         skipped: Sequence[int] = ()  # numbers of the parameters that stay: without a gradient, as in torch
-        if known is None or gradients is None:
-            known, gradients, skipped = self._checked_gradients(known, params, observe)
+        if binding is None or gradients is None:
+            binding, gradients, skipped = self._checked_gradients(binding, params, observe)
         if self.monitor.looks_on(number) and not gpu.is_capturing():
-            chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in known.sites.chosen]
-            self.monitor.see(Look(group, self.setting, known.sites, chosen, skipped))
-        if known.copies is not None:
-            gradients = known.copies.precise(gradients)
+            chosen = [gradients[k] if isinstance(gradients, list) else params[k].grad for k in binding.sites.chosen]
+            self.monitor.see(Look(group, self.setting, binding.sites, chosen, skipped))
+        if binding.copies is not None:
+            gradients = binding.copies.precise(gradients)
         setting = self.setting
-        held = self._held(params, skipped) if skipped else []
-        known.kernel.move(
+        originals = self._originals(params, skipped) if skipped else []
+        binding.kernel.move(
             setting.step_size,
             noise.Key(sampler.seed, number, self.chain),
             gradients,
@@ -180,13 +153,15 @@ class Group:
             step_number=number,
             **setting.parameters,
         )
-        for tensor, before in held:
-            tensor.copy_(before)
-        if known.copies is not None:
-            known.copies.round()
+        for tensor, original in originals:
+            tensor.copy_(original)
+        if binding.copies is not None:
+            binding.copies.round()
         group["step_number"] += 1
 
-    def _held(self, params: Sequence[torch.Tensor], skipped: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _originals(
+        self, params: Sequence[torch.Tensor], skipped: Sequence[int]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The tensors of the parameters of these numbers, weights and states, with copies.
 
         Raises RecipeError for a recipe whose scalars are of all parameters, skipped ones too.
@@ -208,11 +183,11 @@ class Group:
         return [(t, t.clone()) for t in (*weights, *states)]
 
     def _checked_gradients(
-        self, known: "Known | None", params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
-    ) -> tuple["Known", Sequence[torch.Tensor], Sequence[int]]:
+        self, binding: Binding | None, params: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
+    ) -> tuple[Binding, Sequence[torch.Tensor], Sequence[int]]:
         """The gradients of a step, checked, and the numbers of the parameters that it skips.
 
-        Tensors that are not as they were known get a new kernel.
+        Tensors that are not those of the binding, as it knows them, get a new one.
         """
         sampler, group = self.sampler, self.group
         number = group["step_number"]
@@ -220,25 +195,25 @@ class Group:
         captured = gpu.is_capturing()
         checked = number % CHECKED == 0
         gradients: Any = [p.grad for p in params]
-        taken = known is not None and known.as_gradients(gradients)
-        fits = known is not None and starts(params) == known.starts
-        if captured and not (sampler.capturable and taken and fits):
+        alike = binding is not None and binding.as_gradients(gradients)
+        in_place = binding is not None and starts(params) == binding.starts
+        if captured and not (sampler.capturable and alike and in_place):
             where = f"{sampler.where}, step"
             if not sampler.capturable:  # a captured step that replays would not repeat rightly
                 raise RecipeError(where, "replays of a graph would repeat its noise", do="Pass capturable=True.")
             raise RecipeError(where, "a graph cannot begin a state", do="Make some steps first, on the same tensors.")
-        skipped = [] if taken else unreached(group["params"])
-        if not taken:
+        skipped = [] if alike else unreached(group["params"])
+        if not alike:
             gradients = usable_gradients(sampler.where, group["params"], self.index, skipped)
-        if known is None or not fits or (checked or not taken) and not known.as_params(params):
+        if binding is None or not in_place or (checked or not alike) and not binding.as_params(params):
             check_gradients_apart(f"{sampler.where}, step", params, gradients)
-            known = self._known = self._bound(params, gradients, observe)
+            binding = self._binding = self._bound(params, gradients, observe)
         if not captured:
-            if checked or not known.are_finite(gradients):
+            if checked or not binding.are_finite(gradients):
                 self.check_finite(gradients)
             if checked or self.clipping.looks_on:
                 self.clipping.measure(self.index, gradients, self.shards)
-        return known, gradients, skipped
+        return binding, gradients, skipped
 
     def _check_noise(self, number: int) -> None:
         """Refuses the second of two optimizers whose steps alternate under one seed and chain, with the same noise."""
@@ -272,7 +247,7 @@ class Group:
 
     def _bound(
         self, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], observe: Mapping[str, torch.Tensor]
-    ) -> "Known":
+    ) -> Binding:
         """The kernel for these tensors, after the state is started where there is none."""
         sampler, group = self.sampler, self.group
         step, whole, chains = sampler.step, group["params"], count(group["params"])
@@ -305,7 +280,7 @@ class Group:
         halves = () if weights is whole else params
         kernel = self._kernel(step, moved, states, chains, halves)
         copies = Copies(params, moved, by_kernel=bool(kernel.halves)) if halves else None
-        return Known(params, kernel, copies, Sites.of(whole, kernel, self.shards))
+        return Binding(params, kernel, copies, Sites.of(whole, kernel, self.shards))
 
     def _kernel(self, step: Step, params: Tensors, states: Sequence[Named], chains: int, halves: Tensors) -> Text:
         sampler = self.sampler

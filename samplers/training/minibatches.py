@@ -53,7 +53,7 @@ class Rows:
             batch = tuple(t[rows] for t in self.tensors)
             return batch if isinstance(self.data, tuple) else batch[0]
         if rows.dim() > 1:
-            return default_collate([self.take(own) for own in rows])
+            return default_collate([self.take(of_member) for of_member in rows])
         numbers = rows.tolist()
         together = getattr(self.data, "__getitems__", None)
         return default_collate(together(numbers) if together else [self.data[i] for i in numbers])
@@ -191,10 +191,10 @@ class Minibatches:
 
     def _kind(self) -> dict[str, int]:
         """The settings that a position is valid for."""
-        own = self.members
+        members = self.members
         names = ("seed", "num_data", "batch_size", "replacement", "drop_last")
         kind = {name: int(getattr(self, name)) for name in names}
-        return kind | ({"first_member": own.start, "members": len(own)} if own else {})
+        return kind | ({"first_member": members.start, "members": len(members)} if members else {})
 
 
 def latest() -> tuple:

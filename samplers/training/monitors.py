@@ -187,8 +187,8 @@ class Monitor:
     @property
     def minibatches(self) -> Beside | None:
         """The Minibatches that are read beside the loop, if they are the same ones in all of it."""
-        known = self._data - {None}
-        return known.pop() if len(known) == 1 else None
+        sources = self._data - {None}
+        return sources.pop() if len(sources) == 1 else None
 
     @property
     def sums_up(self) -> bool:
@@ -291,9 +291,9 @@ def _series(steps: torch.Tensor, columns: Series, heatings: torch.Tensor) -> Ser
     series[SQUARES] = (squares / count)[has_next]
     per_variance, supplied = heatings.T
     heat = noise / count * per_variance - supplied
-    known = heat.isfinite()
-    if known.any():
-        series |= {HEATING: heat[known], SUPPLIED: supplied[known]}
+    is_known = heat.isfinite()
+    if is_known.any():
+        series |= {HEATING: heat[is_known], SUPPLIED: supplied[is_known]}
     return series
 
 

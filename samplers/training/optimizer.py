@@ -8,11 +8,7 @@ from typing import Any
 import torch
 import torch.optim.optimizer as torch_optimizers
 
-import integrators
 from integrators import noise, operators, streams
-from integrators.optimizer_form import optimizer_form
-from integrators.requirements import check_one_vector
-from integrators.step import Step
 from integrators.transfers import Arrivals
 from recipe import Recipe
 from recipe.arguments import check_known, check_names, integer, number
@@ -27,7 +23,7 @@ from ..target.target import check_unweighted
 from . import rates
 from .blocks import check_same, hold_places, take_precise, take_up
 from .clipping import Clipping
-from .group import CHECKED, Group, Sampler
+from .group import CHECKED, Group
 from .loop_report import report_of_loop
 from .monitors import Monitors
 from .rates import SETTINGS, Setting, in_words
@@ -40,6 +36,7 @@ from .refusals import (
     warn_of_layers,
     without_frozen,
 )
+from .sampler import Sampler, compiled
 from .stacked import chains_of
 from .tensors import check_parameters, values_of
 
@@ -109,7 +106,7 @@ class Optimizer(torch.optim.Optimizer):
             raise RecipeError(where, what, do="Pass True or False; a graph has Triton kernels alone.")
         backend = "triton" if capturable else backend
         self.how = {"scheme": scheme, "pieces": pieces, "backend": backend}  # for integrators.compile
-        step = _compiled(where, recipe, freeze, self.how)
+        step = compiled(where, recipe, freeze, self.how)
         warn_of_law(where, step, capturable)
         key = noise.Key(seed, 0, chain)  # raises RecipeError for an invalid seed or chain
         chain = integer(where, "chain", key.first_chain, most=streams.GROUP - 1)
@@ -145,7 +142,7 @@ class Optimizer(torch.optim.Optimizer):
         >>> optimizer.freeze("V", "gbar", "tau")
         """
         sampler = self.sampler
-        self.sampler = replace(sampler, step=_compiled(sampler.where, sampler.recipe, names, self.how))
+        self.sampler = replace(sampler, step=compiled(sampler.where, sampler.recipe, names, self.how))
         self._take_time()
         self._groups.clear()
         for group in self.param_groups:
@@ -176,7 +173,7 @@ class Optimizer(torch.optim.Optimizer):
         with torch_explained(where):
             super().add_param_group(param_group)
         group = self.param_groups[-1]
-        held = without_frozen(group)
+        frozen = without_frozen(group)
         try:
             check_some(where, group["params"])
             group["sampler"] = self.sampler.identity(group["params"])
@@ -191,7 +188,7 @@ class Optimizer(torch.optim.Optimizer):
         except RecipeError:
             self.param_groups.pop()
             raise
-        self.held += held
+        self.held += frozen
 
     def settings(self, group: Mapping[str, Any]) -> Setting:
         """Step size, temperature and parameters of a group, given or converted from lr and momentum, and checked."""
@@ -378,21 +375,6 @@ class Optimizer(torch.optim.Optimizer):
         self._begin()
         if monitors is not None:  # a state is loaded: what the first steps have shown of clipping holds on
             self._monitors = Monitors(self.sampler.recipe, monitors.clipping)
-
-
-def _compiled(where: str, recipe: Recipe, freeze: Any, how: Mapping[str, Any]) -> Step:
-    """The step that leaves blocks and adapted quantities of these names unchanged; it begins after its gradient."""
-    step = integrators.compile(recipe, freeze=freeze, **how)
-    check_one_vector(
-        recipe,
-        where,
-        several="and a loop moves one set of weights",
-        ends="and weights have none",
-        do="Take a recipe of one real vector, or samplers.sample; an Ensemble has chains.",
-    )
-    adapt = recipe.updates_except(step.frozen)
-    program = optimizer_form(recipe, step.scheme, step.flows, adapt, value=True)
-    return Step(recipe, program.scheme, step.flows, program, frozen=step.frozen)
 
 
 def _each_value(change: Callable[[Any], Any], groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -48,14 +48,14 @@ def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = 
     """
     _check(where, group)
     temperature = group["temperature"]
-    own = {name: group[name] for name in step.parameters if group.get(name) is not None}
+    values = {name: group[name] for name in step.parameters if group.get(name) is not None}
     if group["lr"] == 0:  # from a schedule: the weights stand still
-        return Setting(0.0, temperature, own)
+        return Setting(0.0, temperature, values)
     h, converted = _converted(step, where, group)
-    for name in converted.keys() & own.keys():
+    for name in converted.keys() & values.keys():
         what = f"{name} is given, and follows from lr and momentum too"
         raise RecipeError(where, what, do=f"Drop it, or give step_size and {name}.")
-    parameters = operator_checks.read(step.recipe, converted | own)
+    parameters = operator_checks.read(step.recipe, converted | values)
     for name in adapting(parameters):
         what = f"the operator {name} adapts to the chains of samplers.sample alone"
         raise RecipeError(where, what, do=f"Show it a run by observe(theta, gradient), and pass {name}.value.")

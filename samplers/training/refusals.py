@@ -53,8 +53,8 @@ def check_some(where: str, params: Sequence[torch.Tensor]) -> None:
 def warn_of_layers(where: str, params: Any) -> None:
     """Warns of layers that draw random numbers, as dropout does, where `params` are those of `network.parameters()`."""
     groups = [group.get("params") for group in params if isinstance(group, dict)] if isinstance(params, list) else []
-    for given in (params, *groups):
-        network = getgeneratorlocals(given).get("self") if isinstance(given, GeneratorType) else None
+    for argument in (params, *groups):
+        network = getgeneratorlocals(argument).get("self") if isinstance(argument, GeneratorType) else None
         layers = network.named_modules() if isinstance(network, torch.nn.Module) else ()
         name, layer = next(((name, layer) for name, layer in layers if layer.training and is_random(layer)), ("", None))
         if layer is not None:
@@ -88,8 +88,8 @@ def without_frozen(group: dict[str, Any]) -> list[torch.Tensor]:
     moving = [p.requires_grad for p in group["params"]]
     if not any(moving):
         return []
-    held = [p for p, moves in zip(group["params"], moving) if not moves]
+    frozen = [p for p, moves in zip(group["params"], moving) if not moves]
     for key in ("params", "param_names"):
         if key in group:
             group[key] = [x for x, moves in zip(group[key], moving, strict=True) if moves]
-    return held
+    return frozen

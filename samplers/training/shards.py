@@ -183,7 +183,7 @@ def shards_of(where: str, params: Sequence[Any], settings: Mapping[str, Any]) ->
         return reduce
 
     add, maximise = reduction(dist.ReduceOp.SUM), reduction(dist.ReduceOp.MAX)
-    spread = Spread(sum(p.numel() for p in params), tuple(run for some in runs for run in some), add, maximise)
+    spread = Spread(sum(p.numel() for p in params), tuple(run for of_param in runs for run in of_param), add, maximise)
     return Shards(runs, spread)
 
 

@@ -90,7 +90,7 @@ class SVRG:
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, and copies of the snapshot and its full gradient by name."""
-        snapshot, full = ({name: x.clone() for name, x in some.items()} for some in (self._snapshot, self._full))
+        snapshot, full = ({name: x.clone() for name, x in tensors.items()} for tensors in (self._snapshot, self._full))
         return {"steps": self.steps, "every": self.every, "snapshot": snapshot, "gradient": full}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

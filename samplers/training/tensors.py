@@ -49,9 +49,9 @@ def end_to_end(tensors: Sequence[torch.Tensor], chains: int = 1) -> torch.Tensor
 
 def put_back(sites: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Writes the sites of chains, `(chains, sites)`, into the tensors."""
-    own = [by_chain(t, len(sites)) for t in tensors]
-    for numbers, part in zip(own, sites.split([numbers.shape[1] for numbers in own], 1)):
-        numbers.copy_(part)
+    rows = [by_chain(t, len(sites)) for t in tensors]
+    for row, part in zip(rows, sites.split([row.shape[1] for row in rows], 1)):
+        row.copy_(part)
 
 
 def gradient_of_U(
@@ -147,8 +147,8 @@ def check_finite(
 
 def _sizes(tensors: Sequence[torch.Tensor], chains: int) -> torch.Tensor:
     """A number of each tensor and chain that is finite if all entries are: a sum on the CPU, where maxima are slow."""
-    own = list(map(local, tensors)) if any(map(is_sharded, tensors[:1])) else tensors
-    rows = own if chains == 1 else [row for t in own for row in by_chain(t, chains)]
+    parts = list(map(local, tensors)) if any(map(is_sharded, tensors[:1])) else tensors
+    rows = parts if chains == 1 else [row for t in parts for row in by_chain(t, chains)]
     if is_near(rows[0]):
         return torch.stack([row.sum(dtype=precise(row.dtype)) for row in rows])
     return largest(rows)
@@ -156,8 +156,8 @@ def _sizes(tensors: Sequence[torch.Tensor], chains: int) -> torch.Tensor:
 
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
     """Refuses gradients that overlap the parameters in memory, except gradients that are a whole parameter."""
-    own = set(starts(params))
-    others = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in own]
+    addresses = set(starts(params))
+    others = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in addresses]
     check_apart(where, others, [(f"parameter {k}", p) for k, p in enumerate(params)])
 
 
@@ -266,8 +266,8 @@ def _fault(p: torch.Tensor, first: torch.Tensor) -> str | None:
 def _fault_of_members(p: torch.Tensor, params: Sequence[torch.Tensor]) -> str | None:
     members = members_of(params)
     if members_of([p]) != members:
-        own, first = (f"members {m.start} to {m.stop - 1}" if m else "one network" for m in (members_of([p]), members))
-        return f"is of {own}, the first of {first}"
+        here, first = (f"members {m.start} to {m.stop - 1}" if m else "one network" for m in (members_of([p]), members))
+        return f"is of {here}, the first of {first}"
     if members and len(members) > 1 and p.numel() and p.stride(0) * len(members) != p.numel():
         return "has members that do not lie one after another in memory"
     return None
