@@ -159,21 +159,21 @@ def _applied_apart(updates: Updates, names: Names) -> tuple[list[Statement], dic
     """Statements of repeated applications of operators, values of stand-ins for single ones, and the updates."""
     uses = Counter(x for e in updates.values() for x in preorder_traversal(e) if isinstance(x, Applied))
     lets: list[Statement] = []
-    once: dict[Symbol, Expr] = {}
+    values: dict[Symbol, Expr] = {}
 
     def name(e: Expr, extract: Extraction) -> Symbol:
-        value = times(e.formula, extract(e.argument)).xreplace(once)
+        value = times(e.formula, extract(e.argument)).xreplace(values)
         if uses[e] > 1:
             local = Local(names.fresh("x"), True)
             lets.append(Let(local, value))
         else:
             local = Local(f"once {len(extract.known)}", True)
-            once[local] = value
+            values[local] = value
         return local
 
     extract = Extraction(name, Applied)
     updates = {b: extract(e) for b, e in updates.items()}
-    return lets, once, updates
+    return lets, values, updates
 
 
 # ---- constants of a step

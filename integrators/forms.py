@@ -158,9 +158,9 @@ class Form:
             return self._checked(what, function)
         keys = dict.fromkeys(U.key for U in recipe.potentials)
         if not (isinstance(function, Mapping) and keys.keys() <= function.keys()):
-            got = f"has {', '.join(map(str, function))}" if isinstance(function, Mapping) else f"is {function!r}"
+            form = f"has {', '.join(map(str, function))}" if isinstance(function, Mapping) else f"is {function!r}"
             do = f"It is a dict by potential: {', '.join(keys)}."
-            raise RecipeError(f"{recipe.name}, {what}", f"it {got}", do=do)
+            raise RecipeError(f"{recipe.name}, {what}", f"it {form}", do=do)
         return {key: self._checked(f"{what}[{key!r}]", function[key]) for key in keys}
 
     def _checked(self, what: str, function: Any) -> Any:

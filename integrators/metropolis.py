@@ -364,11 +364,11 @@ def _inside(blocks: Iterable[Block]) -> tuple[list[Expr], list[Statement]]:
     conditions: list[Expr] = []
     statements: list[Statement] = []
     for b in blocks:
-        there = Local(f"{b}_there", bool(b.is_vector))  # a local may lie outside the domain
-        ends = [COMPARED[sign](there, end) for sign, end in bounds(b)]
+        local = Local(f"{b}_there", bool(b.is_vector))  # a local may lie outside the domain
+        ends = [COMPARED[sign](local, end) for sign, end in bounds(b)]
         if not ends:
             continue
-        statements.append(Let(there, b))
+        statements.append(Let(local, b))
         if b.is_vector:
             outside = Local(f"outside_{b}")
             statements.append(Sum(outside, Piecewise((S.Zero, And(*ends)), (S.One, True))))

@@ -132,8 +132,8 @@ def _tried(module: "Module", inputs: int, sign: str, where: str) -> None:
             least = min(float(y.min()), float(module(crowd.to(weight.device, weight.dtype)).min()))
             if not least > 0:
                 raise RecipeError(where, f"it is {least:.3g} somewhere, not positive", do="End it with Softplus().")
-        repeated, alone = module(x), torch.cat([module(row[None]) for row in x])
+        repeated, rows = module(x), torch.cat([module(row[None]) for row in x])
     if not torch.allclose(repeated, y, rtol=1e-4, atol=1e-5):
         raise RecipeError(where, "it has other values when it is called again", do="Call module.eval().")
-    if not torch.allclose(alone.reshape(y.shape), y, rtol=1e-4, atol=1e-5):
+    if not torch.allclose(rows.reshape(y.shape), y, rtol=1e-4, atol=1e-5):
         raise RecipeError(where, "its rows are not apart: a site's value depends on others", do="Call module.eval().")

@@ -159,8 +159,8 @@ def barker(piece: Subsystem) -> Solution:
         raise RecipeError(where, what, do="Use 'euler', or a positive D of what stays.")
     updates, (normal,) = brownian(piece, {})
     z, turn = updates[x] - x, Uniform(x, f"sign of {x}")
-    ahead = turn < 1 / (1 + exp(-piece.drift.get(x, S.Zero) * z / (temperature * D)))
-    return {x: x + Piecewise((z, ahead), (-z, True))}, (normal, turn)
+    forward = turn < 1 / (1 + exp(-piece.drift.get(x, S.Zero) * z / (temperature * D)))
+    return {x: x + Piecewise((z, forward), (-z, True))}, (normal, turn)
 
 
 def generalised_leapfrog(piece: Subsystem) -> tuple[dict[Block, Expr], ...]:

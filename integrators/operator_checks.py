@@ -142,11 +142,11 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
         noise = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0)).to(x.device)
         points = torch.cat([x, x + noise / 2])
         try:
-            there = values[M.name].at(points)
-            _check_shapes(where, there, points)
-            for matrix in there.matrix:
+            states = values[M.name].at(points)
+            _check_shapes(where, states, points)
+            for matrix in states.matrix:
                 check_kind(where, M.matrix_kind, Dense(matrix))
-            for point, divergence in zip(points, () if there.divergence is None else there.divergence):
+            for point, divergence in zip(points, () if states.divergence is None else states.divergence):
                 _check_divergence(where, values[M.name], point, divergence.double())
             _check_jumps(where, values[M.name], x[0], noise[0])
             if recipe.H.has(M):
@@ -160,20 +160,20 @@ def check_fields(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, 
 
 def at_start(recipe: Recipe, values: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The parameters, with each field replaced by its values at the first chain and beside it: a fingerprint."""
-    known = dict(values)
+    fingerprint = dict(values)
     for M in recipe.fields:
         if M.at is not None:
             x = state[M.at.name][:1].double()
             # another length along each axis: different fields may agree at 0
             aside = 0.1 * torch.arange(1, x.numel() + 1, device=x.device).to(x.dtype).cos().reshape(x.shape)
-            there = values[M.name].at(torch.cat([x, x + aside]))
-            known[M.name] = [x.float() for x in (there.matrix, there.divergence) if x is not None]
-    return known
+            states = values[M.name].at(torch.cat([x, x + aside]))
+            fingerprint[M.name] = [x.float() for x in (states.matrix, states.divergence) if x is not None]
+    return fingerprint
 
 
-def _check_shapes(where: str, there: AtStates, points: torch.Tensor) -> None:
+def _check_shapes(where: str, states: AtStates, points: torch.Tensor) -> None:
     sites = points[0].numel()
-    shapes = {"matrix": (there.matrix, (sites, sites)), "divergence": (there.divergence, tuple(points.shape[1:]))}
+    shapes = {"matrix": (states.matrix, (sites, sites)), "divergence": (states.divergence, tuple(points.shape[1:]))}
     for name, (values, shape) in shapes.items():
         if values is None:
             continue
@@ -209,10 +209,10 @@ def _check_slope(where: str, value: Field, point: torch.Tensor, direction: torch
         ahead, behind = (value.at(point + side * step * direction).matrix for side in (1, -1))
         return float((weights * (ahead - behind)).sum()) / (2 * step)
 
-    there = value.at(point)
-    slope = float((there.contracted(weights) * direction).sum())
+    states = value.at(point)
+    slope = float((states.contracted(weights) * direction).sum())
     near, far = difference(STEP), difference(2 * STEP)
-    scale = float((weights * there.matrix).abs().sum()) + abs(near)
+    scale = float((weights * states.matrix).abs().sum()) + abs(near)
     if abs(slope - near) > ALIKE * scale + 10 * abs(near - far):
         what = f"a sum of its entries rises by {near:.6g} along a line, and by {slope:.6g} to autograd"
         raise RecipeError(where, what, do="Compute it of theta by torch functions, without detach() or numpy.")

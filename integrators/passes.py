@@ -200,11 +200,11 @@ class _Planner:
         return Segment(before, tuple(loops), written)
 
     def _over_sites(self, statements):
-        once: dict[Expr, Symbol] = {}
+        symbols: dict[Expr, Symbol] = {}
         return self._loop(
             statements,
-            values=tuple(hoisted(s.values[0], once) for s in statements),
-            once=tuple((name, e) for e, name in once.items()),
+            values=tuple(hoisted(s.values[0], symbols) for s in statements),
+            once=tuple((name, e) for e, name in symbols.items()),
             loads=tuple(s for s in self.arrays if _is_read_first(s, statements)),
             stores=self._left_by(statements),
             numbers=tuple(s for s in self.numbers if s in symbols_read(statements)),
@@ -271,17 +271,17 @@ def _is_read_first(s, statements):
     return False
 
 
-def hoisted(e: Expr, once: dict) -> Expr:
-    """The expression with subexpressions of one value per chain named in `once`, a dict from expressions to symbols."""
+def hoisted(e: Expr, symbols: dict) -> Expr:
+    """The expression with subexpressions of one value per chain named in `symbols`, a dict of Symbols by expression."""
     if not isinstance(e, Expr) or e.is_Atom or not e.free_symbols:
         return e
     if not any(map(is_by_site, e.free_symbols)):
-        return once.setdefault(e, Symbol(f"once{len(once)}"))
+        return symbols.setdefault(e, Symbol(f"once{len(symbols)}"))
     if e.is_Mul or e.is_Add:
         of_chain = [x for x in e.args if not any(map(is_by_site, x.free_symbols))]
         of_site = [x for x in e.args if x not in of_chain]
-        return e.func(hoisted(e.func(*of_chain), once), *(hoisted(x, once) for x in of_site))
-    return e.func(*(hoisted(x, once) for x in e.args))
+        return e.func(hoisted(e.func(*of_chain), symbols), *(hoisted(x, symbols) for x in of_site))
+    return e.func(*(hoisted(x, symbols) for x in e.args))
 
 
 def _cut(program: Program) -> list[tuple[Gradient | Observe | None, Passes]]:

@@ -59,12 +59,12 @@ def at(formula: Expr, point: Mapping[Block, Expr]) -> Expr:
     a*theta + (grad(U) at theta=a*theta)
     """
     outside, of_U = masked(formula, Partial, Potential)
-    there = {}
+    values = {}
     for dummy, value in of_U.items():
         U = value.U if isinstance(value, Partial) else value
         blocks = [b for b in U.blocks if b in point]
-        there[dummy] = At(value, Tuple(*blocks), Tuple(*(point[b] for b in blocks)))
-    return outside.xreplace(dict(point)).xreplace(there)
+        values[dummy] = At(value, Tuple(*blocks), Tuple(*(point[b] for b in blocks)))
+    return outside.xreplace(dict(point)).xreplace(values)
 
 
 @dataclass(frozen=True)

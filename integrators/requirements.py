@@ -44,8 +44,8 @@ def check_settings(recipe: Recipe, h: float, temperature: float, parameters: Map
         operator_checks.check(recipe, {**values, step_size: h, T: temperature}, where)
     for relation in recipe.requires:
         if not _holds(relation, values):
-            named = ", ".join(f"{s} = {values[s]}" for s in sorted(relation.free_symbols, key=str))
-            raise RecipeError(where, f"{relation} does not hold: {named}", do="Choose other parameters.")
+            numbers = ", ".join(f"{s} = {values[s]}" for s in sorted(relation.free_symbols, key=str))
+            raise RecipeError(where, f"{relation} does not hold: {numbers}", do="Choose other parameters.")
 
 
 def check_noise(recipe: Recipe, h: float, temperature: float, parameters: Mapping) -> None:

@@ -97,8 +97,7 @@ def split(
             do = f"Add its letter to the word, as in scheme='{scheme.text} {letter}'."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
     terms = _terms(recipe, freeze)
-    named = [letter for letter in scheme.letters if letter not in recipe.jumps]
-    pieces = {letter: _parts(recipe, letter, letters[letter], terms) for letter in named}
+    pieces = {x: _parts(recipe, x, letters[x], terms) for x in scheme.letters if x not in recipe.jumps}
     check_known(f"{recipe.name}, accepted", "no piece is named {!r}", left_out, letters)
     omissions = {letter: _parts(recipe, letter, letters[letter], terms) for letter in left_out}
     letter_of = _letters_of_parts(recipe, pieces | omissions, terms)
@@ -149,23 +148,23 @@ def _kick(*names: str) -> str:
 def _parts(recipe: Recipe, letter: str, piece: Piece, terms: Mapping[Part, Expr]) -> list[Part]:
     """The parts of the rows that a piece takes; raises RecipeError for a block or a potential that there is not."""
     names = sorted({U.name for U in recipe.potentials} - {""})
-    for _, named in piece.parts:
-        if isinstance(named, Block) and named not in recipe.state:
-            what = f"piece {letter!r} names {named}, which is not in the state"
+    for _, subject in piece.parts:
+        if isinstance(subject, Block) and subject not in recipe.state:
+            what = f"piece {letter!r} names {subject}, which is not in the state"
             do = f"The state is {', '.join(b.name for b in recipe.state)}."
             raise RecipeError(f"{recipe.name}, split", what, do=do)
-        if not isinstance(named, Block) and named not in names:
-            what = f'{piece} names "{named}", and no potential of H has this name'
+        if not isinstance(subject, Block) and subject not in names:
+            what = f'{piece} names "{subject}", and no potential of H has this name'
             raise RecipeError(f"{recipe.name}, split", what, do=f"There are: {', '.join(names) or 'none'}.")
     return list(dict.fromkeys(part for pattern in piece.parts for part in terms if _takes(pattern, part)))
 
 
 def _takes(pattern: tuple[str, Block | str], part: Part) -> bool:
     """Whether a part of a piece has a part of a row: the kick of a block those by all potentials."""
-    kind, named = pattern
-    if isinstance(named, Block):
-        return part[1] == named and part[0].partition(" by ")[0] == kind
-    return part[0] == _kick(named)
+    kind, subject = pattern
+    if isinstance(subject, Block):
+        return part[1] == subject and part[0].partition(" by ")[0] == kind
+    return part[0] == _kick(subject)
 
 
 def _letters_of_parts(recipe: Recipe, pieces: Mapping[str, list[Part]], terms: Mapping[Part, Expr]) -> dict[Part, str]:

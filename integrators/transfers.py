@@ -23,11 +23,11 @@ def _on_the_way(numbers: torch.Tensor) -> tuple[torch.Tensor, Callable[[], bool]
     """An asynchronous copy in pinned memory, a function that says whether the copy is done, and one that waits."""
     if numbers.device.type != "cuda":  # as on MPS and XPU, whose copies are waited for
         return numbers.cpu(), lambda: True, lambda: None
-    here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-    here.copy_(numbers, non_blocking=True)
+    copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    copy.copy_(numbers, non_blocking=True)
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(numbers.device))
-    return here, event.query, event.synchronize
+    return copy, event.query, event.synchronize
 
 
 class Arrivals:
@@ -45,7 +45,7 @@ class Arrivals:
 
     def send(self, numbers: torch.Tensor, read: Reader) -> None:
         """Call `read` with a tensor `(n,)` as a list, once the tensor is on the host."""
-        self.bring(numbers, lambda here: read(here.tolist()))
+        self.bring(numbers, lambda x: read(x.tolist()))
 
     def bring(self, numbers: torch.Tensor, take: Taker) -> None:
         """Call `take` with a tensor once the tensor is on the host."""
@@ -57,15 +57,15 @@ class Arrivals:
     def look(self) -> None:
         """Call the readers of all finished copies, without waiting."""
         while self._coming and self._coming[0][1]():
-            here, _, _, take = self._coming.popleft()
-            take(here)
+            copy, _, _, take = self._coming.popleft()
+            take(copy)
 
     def wait(self, most: int = 0) -> None:
         """Call all readers but the last `most`, waiting for their copies."""
         while len(self._coming) > most:
             self._coming[0][2]()
-            here, _, _, take = self._coming.popleft()
-            take(here)
+            copy, _, _, take = self._coming.popleft()
+            take(copy)
 
 
 def largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -168,10 +168,10 @@ def _proposed(recipe: Recipe, flow: Flow, law: Law) -> Worked:
     costs = [cost + law.log_integral for cost in law.costs] if isinstance(law, DiscreteLaw) else []
     numbers = costs or law.arguments
     names = [Adapted(f"{b}__law_{k}", is_site(e), "real", S.Zero) for k, e in enumerate(numbers, 1)]
-    there = [name if e.has(*recipe.state) else e for name, e in zip(names, numbers)]
-    ahead = by_category(b, *there) if costs else _surprise(type(law)(*there), b)
-    returned = T * (_surprise(law, x).xreplace({x: value_before(b)}) - ahead)
-    kept = {value_before(b): b} | {name: e for name, e in zip(there, numbers) if name is not e}
+    values = [name if e.has(*recipe.state) else e for name, e in zip(names, numbers)]
+    surprise = by_category(b, *values) if costs else _surprise(type(law)(*values), b)
+    returned = T * (_surprise(law, x).xreplace({x: value_before(b)}) - surprise)
+    kept = {value_before(b): b} | {name: e for name, e in zip(values, numbers) if name is not e}
     return Worked(flow, S.Zero, balanced=False, returned=summed(returned, b), kept=kept)
 
 

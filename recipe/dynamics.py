@@ -169,8 +169,8 @@ class Dynamics:
         """The name of the derivative of an energy by a block: fast, x or fast_x."""
         if not U.name:
             return b.name
-        alone = len(U.blocks) == 1 and [other.name for other in self.potentials].count(U.name) == 1
-        return U.name if alone else f"{U.name}_{b.name}"
+        is_single = len(U.blocks) == 1 and [other.name for other in self.potentials].count(U.name) == 1
+        return U.name if is_single else f"{U.name}_{b.name}"
 
     @property
     def energy_of_target(self) -> Expr | None:

@@ -106,11 +106,11 @@ def of_known_arguments(where: str, do: str = "") -> Callable[[Callable[P, R]], C
         known = [name for name in signature(function).parameters if name != "self"]
 
         @wraps(function)
-        def checked(*values: P.args, **named: P.kwargs) -> R:
-            for name in named:
+        def checked(*values: P.args, **options: P.kwargs) -> R:
+            for name in options:
                 if name not in known:
                     raise RecipeError(where, f"there is no argument '{name}'", do=do or did_you_mean(name, known))
-            return function(*values, **named)
+            return function(*values, **options)
 
         return checked
 

@@ -167,7 +167,7 @@ def _by_pair(entries: Entries, index: dict[Block, int], where: str) -> dict[tupl
     by_pair = {key if isinstance(key, tuple) else (key, key): entry for key, entry in entries.items()}
     for key in by_pair:
         if len(key) != 2 or not all(isinstance(b, Block) for b in key):
-            named = key if key in entries else key[0]
-            raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {named!r}", do=do)
+            name = key if key in entries else key[0]
+            raise RecipeError(where, f"an entry is named by a block or a pair of blocks, got {name!r}", do=do)
         check_known(where, "{} is not a block of the state", key, index)
     return by_pair

@@ -55,8 +55,8 @@ class Swap:
 
     def is_balanced(self, H: Expr) -> str | None:
         """The grade of proof that the way back has the inverse ratio, "symbolic" or "numeric"; None if it has not."""
-        there = self.excess(H)
-        return vanishes(expand(there + there.xreplace(self.places)))
+        excess = self.excess(H)
+        return vanishes(expand(excess + excess.xreplace(self.places)))
 
     def __str__(self):
         sides = [f"({', '.join(map(str, side))})" if len(side) > 1 else str(side[0]) for side in zip(*self.pairs)]

@@ -247,8 +247,8 @@ class Partial(Expr):
         names = [b.name for b in self.variables]
         if len(names) == 1:
             symbol = self.U.symbol
-            alone = len(self.U.blocks) == 1 and not self.U.is_copy
-            return f"grad({symbol})" if alone else f"grad({symbol}, {names[0]})"
+            is_single = len(self.U.blocks) == 1 and not self.U.is_copy
+            return f"grad({symbol})" if is_single else f"grad({symbol}, {names[0]})"
         return f"hessian({self.U.symbol}, {', '.join(names)})"
 
     def _latex(self, printer):

@@ -120,11 +120,11 @@ class _Writer(Writer):
         is_normal = "true" if draw.kind == "normal" else "false"
         groups = -(-self.sites // 4)
         width = 8 if groups <= 8 else 16
-        here = f"{stem}buffer + 4 * g, place.group + g"
+        buffer = f"{stem}buffer + 4 * g, place.group + g"
         return [
             f"alignas(64) R {stem}buffer[{-(-groups // width) * 4 * width}];",
             f"for (int64_t g = 0; g < {groups}; g += {width})",
-            f"    fill<R, {is_normal}, {width}>({here}, {number}, who, place.step, seed);",
+            f"    fill<R, {is_normal}, {width}>({buffer}, {number}, who, place.step, seed);",
             f"const R* {stem} = {stem}buffer + place.at;",
         ]
 
@@ -153,12 +153,12 @@ class _Writer(Writer):
         lines += [f"R {self.stem(s)} = 0;" for s in loop.sums]
         self.registers = {s for s in values if s not in loop.stores}
         body = list(map(self._assigned, loop.statements, loop.values))
-        once = [self.let(self.stem(s), self.write(e)) for s, e in loop.once]
+        lets = [self.let(self.stem(s), self.write(e)) for s, e in loop.once]
         self.registers = set()
         return [
             *lines,
             "{",
-            *inner(once),
+            *inner(lets),
             f"#pragma omp simd reduction(+:{sums})" if sums else "#pragma omp simd",
             "    for (int64_t i = 0; i < S; ++i) {",
             *inner(inner(body)),

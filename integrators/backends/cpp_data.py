@@ -123,16 +123,16 @@ class _Derivative(Names):
 
     def _weights(self):
         """Lines of the weight of each row in each sum; sums without a factor are completed here."""
-        alone = [s for s in self.sums.rows if not s.name.is_vector]
+        unweighted = [s for s in self.sums.rows if not s.name.is_vector]
         weighted = [s for s in self.sums.rows if s.name.is_vector]
         needed = {x for s in self.sums.rows for x in s.weight.free_symbols}
         lines = [f"const R {self.stem(s)} = {self.stem(s)}from[r];" for s in self.per_row if s in needed]
-        lines += [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in alone]
+        lines += [f"{self.stem(s.name)} += {self.write(s.weight)};" for s in unweighted]
         lines += [f"{self.stem(s.name)}per[r] = {self.write(s.weight)};" for s in weighted]
-        names = ", ".join(self.stem(s.name) for s in alone)
+        names = ", ".join(self.stem(s.name) for s in unweighted)
         return [
             *(f"alignas(64) R {self.stem(s.name)}per[BLOCK];" for s in weighted),
-            f"#pragma omp simd reduction(+:{names})" if alone else "#pragma omp simd",
+            f"#pragma omp simd reduction(+:{names})" if unweighted else "#pragma omp simd",
             "for (int64_t r = 0; r < m; ++r) {",
             *inner(lines),
             "}",

@@ -44,9 +44,9 @@ class _Writer(Unrolled):
 
     def value(self, e: Expr, name: Callable[[Symbol], str]) -> str:
         """The text of a value; subexpressions by chain are parenthesised, as sites and lanes share them."""
-        once: dict[Expr, Symbol] = {}
-        formula = hoisted(e, once) if any(map(is_by_site, e.free_symbols)) else e
-        shared = {s: f"({CPP.text(part, name)})" for part, s in once.items()}
+        symbols: dict[Expr, Symbol] = {}
+        formula = hoisted(e, symbols) if any(map(is_by_site, e.free_symbols)) else e
+        shared = {s: f"({CPP.text(part, name)})" for part, s in symbols.items()}
         return CPP.text(formula, lambda s: shared.get(s) or name(s))
 
     def text(self) -> str:

@@ -174,10 +174,10 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
     writer.like = "like"
     arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]
     lines = ["n = like[0].numel()", *_constants(program, writer)]
-    named = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
+    texts = {s: writer.name(s) if isinstance(s, Local) else writer.names.get(s.name, s.name) for s in wanted}
     # symbols beside those of the recipe
     arguments += [s.name for s in wanted if not isinstance(s, Local) and s.name not in writer.names]
-    lines.append(f"return [{', '.join(named.values())}]")
+    lines.append(f"return [{', '.join(texts.values())}]")
     function = "\n".join([f"def constants(h, like, *, {', '.join(arguments)}):", *(f"    {line}" for line in lines)])
     return _module(f"{program.recipe.name}: the constants of a step.", writer, [function])
 

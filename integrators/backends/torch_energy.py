@@ -84,8 +84,8 @@ class _OfChains(_Derivative):
         """The lines of the function, and U in its names."""
         energy = self.energy
         U = energy.U if energy.is_sitewise else energy.U.xreplace({c: Symbol(n) for c, n in self.names.items()})
-        here = {c: Local(name) for c, name in self.names.items() if not isinstance(c, Block)}
-        sums = taken_apart([d.xreplace(here) for d in derivatives], stem="sum")
+        coordinates = {c: Local(name) for c, name in self.names.items() if not isinstance(c, Block)}
+        sums = taken_apart([d.xreplace(coordinates) for d in derivatives], stem="sum")
         totals = [(self.writer.name(t.name), self.writer.text(t.integrand)) for t in sums.chain]
         lines = [self._unpacked(), *(f"{name} = {self.writer.call('total', text)}" for name, text in totals)]
         lines += ["n = theta[0].numel()"] if any(d.has(Total) for d in sums.derivatives) else []
@@ -146,16 +146,16 @@ class _OfData(_Derivative):
         self.places = {c: c if isinstance(c, Block) else Local(f"coordinate {i}") for i, c in coordinates}
         blocks = {c.name: "theta" for c in self.places if isinstance(c, Block)}
         self.writer.names = blocks | {"num_data": "num_data"}
-        self.named = self.columns | {c: local for c, local in self.places.items() if not isinstance(c, Block)}
+        self.locals = self.columns | {c: local for c, local in self.places.items() if not isinstance(c, Block)}
         names: list[str] = []
-        for k, (s, local) in enumerate(self.named.items()):
+        for k, (s, local) in enumerate(self.locals.items()):
             names.append(free_name(s.name if _is_plain(s) else f"x{k}", TAKEN, ("theta", "data", "rows"), names))
             self.writer.rename(local, names[-1])
 
     def lines(self, derivatives: Sequence[Expr]) -> tuple[list[str], Expr]:
         """The lines of the function, and U in its names."""
         writer = self.writer
-        U = self.energy.U.xreplace({s: Symbol(writer.name(local)) for s, local in self.named.items()})
+        U = self.energy.U.xreplace({s: Symbol(writer.name(local)) for s, local in self.locals.items()})
         sums = taken_apart([e.xreplace(self.places) for e in derivatives])
         lines = self._unpacked(counts_sites=any(e.has(total(1)) for e in derivatives))
         writer.like = "theta"

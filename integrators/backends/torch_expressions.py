@@ -58,8 +58,8 @@ def free_name(name: str, *lists: Collection[str]) -> str:
 def python_names(program: Program) -> dict[str, str]:
     """Names of blocks and parameters in the emitted text: their own, with _ appended if taken."""
     names = {"h": "h", "T": "temperature", "num_data": "num_data", "step_number": "step_number"}
-    named: list[Symbol] = [*program.recipe.entries, *program.recipe.parameters]
-    for s in named:
+    entries: list[Symbol] = [*program.recipe.entries, *program.recipe.parameters]
+    for s in entries:
         names[s.name] = free_name(s.name, TAKEN, names.values())
     return names
 

@@ -63,9 +63,9 @@ class _Writer(Writer):
         lines += self._statements(loop)
         lines += [f"tl.store({self._array(s, 'out')}, {self.stem(s)}, mask=mask)" for s in loop.stores]
         if loop is self.last:
-            there = self._begin("array_out", len(self.plan.arrays), number=f"tl.{self.half}")
+            pointer = self._begin("array_out", len(self.plan.arrays), number=f"tl.{self.half}")
             rounded = f"{self.stem(self.target)}.to(tl.{self.half})"
-            lines.append(f"tl.store({there} + spot, {rounded}, mask=mask)")
+            lines.append(f"tl.store({pointer} + spot, {rounded}, mask=mask)")
         return lines
 
     def _loaded_by_site(self, s, loop):

@@ -132,9 +132,9 @@ class _Writer(Unrolled):
             return super().derivatives(names, order)
         if order == 2:
             raise self.refusal("there is no Triton form of a Hessian diagonal of data")
-        here = self.coordinates(energy)
-        sums = taken_apart([f.xreplace(here) for f in derivatives_of(energy, order)])
-        self.plain = {*here.values(), *COUNTS.values()}
+        coordinates = self.coordinates(energy)
+        sums = taken_apart([f.xreplace(coordinates) for f in derivatives_of(energy, order)])
+        self.plain = {*coordinates.values(), *COUNTS.values()}
         formulas = [f.xreplace(COUNTS) for f in sums.derivatives]
         slopes = self.names_of(names)
         values = [(formulas[0], i) for i in range(len(slopes))] if energy.is_sitewise else [(f, 0) for f in formulas]

@@ -85,8 +85,8 @@ class Files:
         return name if self.descriptor is not None else str(self.path / name)
 
     def _open(self, name: str, flags: int) -> int:
-        alone = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-        return os.open(self._at(name), flags | alone, 0o600, dir_fd=self.descriptor)
+        extra = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+        return os.open(self._at(name), flags | extra, 0o600, dir_fd=self.descriptor)
 
     def _read(self, name: str) -> bytes:
         with os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:

@@ -91,8 +91,8 @@ class Constants:
         units = tuple(1 for _ in self.shape)
         of_steps = torch.as_tensor(np.column_stack([settings, numbers]), dtype=torch.float64, device="cpu")
         h, temperature, number = of_steps.T.reshape(3, steps, *units)
-        here = {name: v.cpu() if isinstance(v, torch.Tensor) else v for name, v in parameters.items()}
-        spelled = {self.names.get(name, name): v for name, v in here.items()}
+        host = {name: v.cpu() if isinstance(v, torch.Tensor) else v for name, v in parameters.items()}
+        spelled = {self.names.get(name, name): v for name, v in host.items()}
         values = together(h, self.like, temperature=temperature, step_number=number, **spelled)
         at = 0
         for s, value in zip(self.wanted, values):

@@ -44,10 +44,10 @@ class Compiler(NamedTuple):
 def compiler() -> Compiler | None:
     """The compiler in CXX, such as `clang++ -march=x86-64-v2`, else c++, g++ or clang++; None if there is none."""
     try:
-        named = shlex.split(os.environ.get("CXX", ""))
+        command = shlex.split(os.environ.get("CXX", ""))
     except ValueError:  # an open quote
         return None
-    for name, *words in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+    for name, *words in [command] if command else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         version = path and _version(path)
         if path and version is not None:
@@ -81,26 +81,26 @@ def library(source: str, defines: tuple[str, ...] = (), flags: tuple[str, ...] =
 
     `defines`: macros, NAME=VALUE; `flags`: further flags. Raises RecipeError if there is no compiler, or if it fails.
     """
-    known = compiler()
-    if known is None:
-        named = os.environ.get("CXX")
-        what = f"CXX={named} is no C++ compiler" if named else "there is no C++ compiler"
+    cxx = compiler()
+    if cxx is None:
+        choice = os.environ.get("CXX")
+        what = f"CXX={choice} is no C++ compiler" if choice else "there is no C++ compiler"
         raise RecipeError("cpp", what, do="Install g++ or clang++, or name one in CXX; or use backend='torch'.")
-    command = known.command
+    command = cxx.command
     source = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in defines) + source  # -D undoes precompiled ones
-    flags = (*FLAGS, *flags, *known.flags)
-    key = hashlib.sha256("\0".join([source, *command, known.version, *flags, processor()]).encode()).hexdigest()[:32]
+    flags = (*FLAGS, *flags, *cxx.flags)
+    key = hashlib.sha256("\0".join([source, *command, cxx.version, *flags, processor()]).encode()).hexdigest()[:32]
     name = f"{key}.so"
     functions = re.findall(r'^extern "C" \w+ (\w+)\(', source, flags=re.M)
     try:
-        with files() as kept:
-            if kept.whole(name) and kept.names(name, functions):
+        with files() as folder:
+            if folder.whole(name) and folder.names(name, functions):
                 try:
-                    return ctypes.CDLL(kept.name_for_loading(name))
+                    return ctypes.CDLL(folder.name_for_loading(name))
                 except OSError:  # a library of another system
-                    kept.remove(name)
-            kept.write(name, _compiled(source, command, flags))
-            return ctypes.CDLL(kept.name_for_loading(name))
+                    folder.remove(name)
+            folder.write(name, _compiled(source, command, flags))
+            return ctypes.CDLL(folder.name_for_loading(name))
     except OSError as error:
         what = f"a kernel cannot be made: {error}"
         raise RecipeError("cpp", what, do=f"Name another folder in {CACHE}, or use backend='torch'.") from error

@@ -97,8 +97,8 @@ class Case:
     @cached_property
     def turned(self) -> set[Block]:
         """The blocks of which involutions move each site alone, at a rate that is positive at every state."""
-        alone = (jump for jump in self.recipe.involutions if jump.moves_one)
-        positive = (jump for jump in alone if all(e.is_positive for e in jump.at_both_ends(self._rate(jump))))
+        jumps = (jump for jump in self.recipe.involutions if jump.moves_one)
+        positive = (jump for jump in jumps if all(e.is_positive for e in jump.at_both_ends(self._rate(jump))))
         return {b for jump in positive for b in jump.blocks}
 
     def leaps(self, jump: Involution) -> bool:

@@ -262,10 +262,10 @@ class _Fields:
         for _ in range(4 * HALVINGS):
             u = self.draw.normal(size=(self.size, TRIES, len(H)))
             proposals = z[:, None] + steps * u / np.linalg.norm(u, axis=0)
-            there = self.energy(proposals.reshape(self.size, -1)).reshape(TRIES, -1)
-            best = there.argmin(0), np.arange(len(H))
-            is_lower = there[best] < H
-            z, H = np.where(is_lower, proposals[:, *best], z), np.where(is_lower, there[best], H)
+            energies = self.energy(proposals.reshape(self.size, -1)).reshape(TRIES, -1)
+            best = energies.argmin(0), np.arange(len(H))
+            is_lower = energies[best] < H
+            z, H = np.where(is_lower, proposals[:, *best], z), np.where(is_lower, energies[best], H)
             steps = np.where(is_lower, steps, steps / 2)
         return z[:, np.argsort(H)[:DEEPEST]]
 
@@ -280,7 +280,7 @@ class _Fields:
         shifts = 1e-3 * near * np.eye(self.size)
         with np.errstate(invalid="ignore"):
             pairs = [(self.energy(shell + e[:, None]), self.energy(shell - e[:, None])) for e in shifts]
-            slopes = np.nan_to_num([there - here for there, here in pairs])
+            slopes = np.nan_to_num([above - below for above, below in pairs])
         slopes /= np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
         across, sizes, _ = np.linalg.svd(slopes, full_matrices=False)
         across = across[:, sizes > 0.1 * sizes[0]]
