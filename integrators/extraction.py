@@ -74,7 +74,7 @@ class Extraction:
 # ---- names
 
 
-class Names:
+class FreshNames:
     """Generator of names that differ from those of the given symbols and from each other."""
 
     def __init__(self, symbols: Iterable[Symbol]):
@@ -99,7 +99,7 @@ def unused(name: str, names: Collection[str]) -> str:
 # ---- statements of a stage
 
 
-def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]:
+def extracted(updates: Updates, names: FreshNames) -> tuple[list[Statement], Updates]:
     """Statements of totals, draws, observations and matrices, innermost first, and the updates in terms of these."""
     statements: list[Statement] = []
     solutions: dict[MatrixFunction, Local] = {}
@@ -140,7 +140,7 @@ def extracted(updates: Updates, names: Names) -> tuple[list[Statement], Updates]
     return statements, {b: extract(e) for b, e in updates.items()}
 
 
-def shared(updates: Updates, names: Names, constants: "Constants") -> tuple[list[Statement], Updates]:
+def shared(updates: Updates, names: FreshNames, constants: "Subexpressions") -> tuple[list[Statement], Updates]:
     """Statements of repeated calls of functions and operators, and the updates in terms of these."""
     if not any(e.atoms(*CALLS, Applied) for e in updates.values()):
         return [], updates
@@ -155,7 +155,7 @@ def shared(updates: Updates, names: Names, constants: "Constants") -> tuple[list
     return lets, {b: e.xreplace(values) for b, e in zip(updates, reduced)}
 
 
-def _applied_apart(updates: Updates, names: Names) -> tuple[list[Statement], dict[Symbol, Expr], Updates]:
+def _applied_apart(updates: Updates, names: FreshNames) -> tuple[list[Statement], dict[Symbol, Expr], Updates]:
     """Statements of repeated applications of operators, values of stand-ins for single ones, and the updates."""
     uses = Counter(x for e in updates.values() for x in preorder_traversal(e) if isinstance(x, Applied))
     lets: list[Statement] = []
@@ -179,7 +179,7 @@ def _applied_apart(updates: Updates, names: Names) -> tuple[list[Statement], dic
 # ---- constants of a step
 
 
-class Constants:
+class Subexpressions:
     """Costly subexpressions of h and parameters, each named once before the first stage: decay_p, spread_p, kick_p."""
 
     def __init__(self, scope: str):

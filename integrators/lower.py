@@ -17,7 +17,7 @@ from recipe.symbols import Adapted, Block, Partial, Potential, is_site
 from recipe.symbols import step_size as h
 
 from .derivatives import Composition, Derivative
-from .extraction import Constants, Names, Updates, extracted, shared
+from .extraction import FreshNames, Subexpressions, Updates, extracted, shared
 from .flow import Flow
 from .functions import HalfStep
 from .predicted import Visit, visited
@@ -74,10 +74,10 @@ class _Assembly:
         self.recipe = word.recipe
         self.entry = entry
         self.reads_value = reads_value
-        self.constants = Constants(scope)
+        self.constants = Subexpressions(scope)
         self.names_of = {d: d.names(self.recipe) for order in (1, 2, 0) for d in word.derivatives(order)}
         of_derivatives = [g for names in self.names_of.values() for g in names.values()]
-        self.names = Names([*self.recipe.entries, *self.recipe.parameters, *of_derivatives])
+        self.names = FreshNames([*self.recipe.entries, *self.recipe.parameters, *of_derivatives])
         self.stages: list[Stage] = []
         self.fresh: set[Derivative] = {*entry}
         self.ahead: set[Derivative] = set()
@@ -312,7 +312,7 @@ def _refuse_more_of_U(recipe: Recipe, letter: str, updates: Updates, value: bool
             raise RecipeError(where, what, do="Pass a symbolic energy: recipe.bind(U=Energy(...)).")
 
 
-def _simultaneous(updates: Updates, names: Names, kind: type[Set] | type[Adapt]) -> list[Statement]:
+def _simultaneous(updates: Updates, names: FreshNames, kind: type[Set] | type[Adapt]) -> list[Statement]:
     """Set statements of a simultaneous move: every update reads the old values of all moving blocks."""
     statements: list[Statement] = []
     ends: list[Statement] = []

@@ -1,7 +1,7 @@
-"""Plan of a Program for kernels over tensors: segments between the caller's gradients, passes over the sites.
+"""Loop plan of a Program for kernels over tensors: segments between the caller's gradients, passes over the sites.
 
 A pass is one loop over all sites, and ends where a later statement needs one of its sums. Values per chain are computed
-between passes. A gradient supplied by the caller ends a segment. Every writer of kernels prints the same Plan.
+between passes. A gradient supplied by the caller ends a segment. Every writer of kernels prints the same plan.
 """
 
 from dataclasses import dataclass, replace
@@ -102,7 +102,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoopPlan:
     """Arguments of a Program's kernels (arrays by site, numbers by chain, constants), and their segments."""
 
     program: Program
@@ -111,7 +111,7 @@ class Plan:
     numbers: tuple[Symbol, ...]
     constants: tuple[Symbol, ...]
 
-    def cut_at_sums(self) -> "Plan":
+    def cut_at_sums(self) -> "LoopPlan":
         """The plan with segments cut wherever sums over sites end, as needed for sums over several processes.
 
         >>> from integrators import compile
@@ -154,7 +154,7 @@ class Plan:
         return max((len(p.sites.sums) for segment in self.segments for p in segment.passes), default=0)
 
 
-def plan(program: Program) -> Plan:
+def plan(program: Program) -> LoopPlan:
     """The plan of a Program; raises Unsupported for statements without a form in kernels.
 
     >>> from integrators import compile
@@ -171,7 +171,7 @@ def plan(program: Program) -> Plan:
     check_statements(program)
     planner = _Planner(program)
     segments = tuple(planner.segment(before, passes) for before, passes in _cut(program))
-    return Plan(program, segments, planner.arrays, planner.numbers, planner.constants)
+    return LoopPlan(program, segments, planner.arrays, planner.numbers, planner.constants)
 
 
 def _unsupported(program: Program, what: str) -> Unsupported:

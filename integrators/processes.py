@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class SiteRun:
     """A run of neighbouring sites of this process: `sites` sites from the site `first` of the chain on.
 
     `counted`: whether this process adds the run to sums over all processes; other processes may hold copies.
@@ -31,7 +31,7 @@ class Spread:
     """
 
     sites: int
-    runs: tuple[Run, ...]
+    runs: tuple[SiteRun, ...]
     add: "Callable[[Tensor], object]"
     maximise: "Callable[[Tensor], object]"
 

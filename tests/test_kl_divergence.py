@@ -11,7 +11,7 @@ from error_budget import CLAIMS
 
 import samplers
 from recipe import Energy, total, vector
-from samplers.results.kl_divergence import Divergence
+from samplers.results.kl_divergence import KLDivergence
 from samplers.running.backward_work import Stretches
 
 SITES, CHAINS = 20, 2000
@@ -159,7 +159,7 @@ def test_it_says_when_it_is_not_to_be_believed():
     assert not unsettled.settled and "has not settled in stretches of 16 steps" in unsettled.doubts[0]
     wild = divergence(langevin(0.6, scheme="A O B O A"), 20, chains=200)
     assert wild.variance > 20 and any("too much for the KL" in doubt for doubt in wild.doubts)
-    assert "3 of the chains of the KL are lost" in Divergence(0.1, 0.01, lost=3).doubts[0]
-    assert Divergence(-0.1, 0.02).bound == pytest.approx(0.02**0.5)
-    assert "not stated" in str(Divergence(1.9, 0.1)) and "e+10" not in str(Divergence(2.6e10, 1e9))
-    assert "1.9 +- 0.04" in str(Divergence(1.9, 0.04))
+    assert "3 of the chains of the KL are lost" in KLDivergence(0.1, 0.01, lost=3).doubts[0]
+    assert KLDivergence(-0.1, 0.02).bound == pytest.approx(0.02**0.5)
+    assert "not stated" in str(KLDivergence(1.9, 0.1)) and "e+10" not in str(KLDivergence(2.6e10, 1e9))
+    assert "1.9 +- 0.04" in str(KLDivergence(1.9, 0.04))

@@ -12,7 +12,7 @@ from integrators.initial_state import complete_state
 from integrators.kernels.sweep import Sweep
 from integrators.noise import Key, Places
 from integrators.optimizer_form import of_the_loss, optimizer_form
-from integrators.processes import Run, Spread
+from integrators.processes import SiteRun, Spread
 
 F64 = torch.float64
 
@@ -38,7 +38,7 @@ def test_a_process_with_all_sites_in_two_runs_steps_as_one_without_a_spread(name
     """What no other process has to add to: the torch text and its start."""
     step = integrators.compile(samplers.catalogue[name], backend="torch")
     theta = torch.linspace(-1, 1, 11, dtype=F64)[None].repeat(2, 1)
-    here = halves(step, [Run(4, 7), Run(0, 4)], 11, lambda x: None)
+    here = halves(step, [SiteRun(4, 7), SiteRun(0, 4)], 11, lambda x: None)
     order = torch.cat([torch.arange(4, 11), torch.arange(4)])
     parameters = {s.name: s.default if s.default is not None else 0.5 for s in step.recipe.parameters}
 
@@ -55,7 +55,7 @@ def test_a_process_with_all_sites_in_two_runs_steps_as_one_without_a_spread(name
 
 @pytest.mark.parametrize("counted, times", [((True, True), 1.0), ((True, False), 0.5)])
 def test_totals_are_of_what_is_counted_here_and_of_what_others_add(counted, times):
-    runs = [Run(0, 4, counted[0]), Run(4, 4, counted[1])]
+    runs = [SiteRun(0, 4, counted[0]), SiteRun(4, 4, counted[1])]
     spread = Spread(8, tuple(runs), lambda x: x.add_(100.0), lambda x: None)
     assert torch.equal(spread.total(torch.ones(2, 8)), torch.full((2,), 8 * times + 100))
 
@@ -78,7 +78,7 @@ def test_a_kernel_draws_at_the_sites_of_its_runs_and_waits_for_the_totals_of_oth
 
     whole, state = sweep([theta])
     move(whole, [theta])
-    runs = [Run(1300, 1500), Run(0, 1300)]
+    runs = [SiteRun(1300, 1500), SiteRun(0, 1300)]
     parts = [theta[:, run.first : run.first + run.sites].contiguous() for run in runs]
     sums = []
     cut, own = sweep(parts, Spread(2800, tuple(runs), sums.append, sums.append))
@@ -86,7 +86,7 @@ def test_a_kernel_draws_at_the_sites_of_its_runs_and_waits_for_the_totals_of_oth
     assert torch.allclose(own["xi"], state["xi"], rtol=1e-12) and sums and all(x.numel() == 1 for x in sums)
     for run, x in zip(runs, own["theta"]):
         assert torch.allclose(x, state["theta"][0][:, run.first : run.first + run.sites], rtol=1e-12)
-    copies = [Run(1300, 1500, False), Run(0, 1300)]
+    copies = [SiteRun(1300, 1500, False), SiteRun(0, 1300)]
     other, _ = sweep(parts, Spread(2800, tuple(copies), (seen := []).append, seen.append))
     move(other, parts)
     assert float(seen[0]) < float(sums[0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sympy import Dummy, Expr, Mul, Pow, S, Symbol, exp, expand
 
 from ..functions import AT_ENDS, phi1
-from ..passes import Loop, Pass, Plan, Segment, is_by_site, subject
+from ..passes import Loop, LoopPlan, Pass, Segment, is_by_site, subject
 from ..program import Let, Program, Sum
 from ..variates import Variate
 from .kernel_expressions import CPP
@@ -27,7 +27,7 @@ def prelude_of(program: Program) -> str:
     return f"{PRELUDE}\n\n{AT_THE_ENDS}" if program.calls(*AT_ENDS) else PRELUDE
 
 
-def sweep_source(plan: Plan) -> str:
+def sweep_source(plan: LoopPlan) -> str:
     """The C++ text of a plan, for tensors of any shape: `segment_i` for each of its segments."""
     writer = _Writer(plan)
     segments = [writer.segment(k, segment) for k, segment in enumerate(plan.segments)]
@@ -37,7 +37,7 @@ def sweep_source(plan: Plan) -> str:
 class _Writer(Writer):
     dialect = CPP
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: LoopPlan):
         super().__init__(plan.program)
         self.plan = plan
 

@@ -16,7 +16,7 @@ from recipe.symbols import Potential, num_data, step_number
 from ..flow import Flow
 from ..program import DERIVATIVES, Adapt, Draw, Gradient, Let, Local, Observe, Program, Set, Solve, Sum, symbols_read
 from .torch_energy import derivative_source, energy_sources
-from .torch_expressions import PRELUDE, Writer, WriterOverSteps, dict_text, fills, marked_names, moves
+from .torch_expressions import PRELUDE, ExpressionWriter, WriterOverSteps, dict_text, fills, marked_names, moves
 from .torch_optimizer import optimizer_source
 
 
@@ -25,14 +25,14 @@ def module_source(program: Program, *, title: str, sites: int | None = None) -> 
 
     `sites`: the number of sites of a chain, if its tensors hold only some of them.
     """
-    writer = Writer(program, sites)
+    writer = ExpressionWriter(program, sites)
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     return _module(title, writer, parts)
 
 
 def value_module(program: Program) -> str:
     """The module with a symbolic energy's U as the function `value` of the target."""
-    writer = Writer(program)
+    writer = ExpressionWriter(program)
     return _module("U, the energy.", writer, [derivative_source(program, writer, 0)])
 
 
@@ -42,11 +42,11 @@ def standalone_source(program: Program, rotated: Program | None, start: Program,
     `rotated`: the optimizer form, or None; `start`: the Program of the initial values.
     """
     recipe = program.recipe
-    writer = Writer(program)
+    writer = ExpressionWriter(program)
     title = "\n".join([str(recipe), "", f"One step of {program.scheme}:", *(f"  {flow}" for flow in flows), ""])
     parts = [*energy_sources(program, writer), step_source(program, writer)]
     if rotated and len(recipe.targets) == 1 and recipe.targets[0].domain.is_real:
-        writers = [Writer(rotated), Writer(start)]
+        writers = [ExpressionWriter(rotated), ExpressionWriter(start)]
         parts.append(step_source(rotated, writers[0], "advance"))
         if start.statements:
             parts.append(step_source(start, writers[1], "begin"))
@@ -62,7 +62,7 @@ def _module(title, writer, parts):
     return "\n\n\n".join([imports, *(part.strip("\n") for part in [*used, *parts])]) + "\n"
 
 
-def step_source(program: Program, writer: Writer, name: str = "step") -> str:
+def step_source(program: Program, writer: ExpressionWriter, name: str = "step") -> str:
     """The function `step(state, h, *, gradient, noise, ...)` of a Program."""
     recipe = program.recipe
     blocks = ", ".join(writer.names[b.name] for b in recipe.entries)
@@ -136,7 +136,7 @@ def _derivative_arguments(program):
     return [*unused, *(f"{function}={function}" if is_emitted else function for function in functions)]
 
 
-def parameter_arguments(program: Program, writer: Writer) -> list[str]:
+def parameter_arguments(program: Program, writer: ExpressionWriter) -> list[str]:
     """The parameters of a recipe as arguments of a function."""
     arguments = []
     for s in program.recipe.parameters:
@@ -169,7 +169,7 @@ def constants_source(program: Program, wanted: Sequence[Symbol], *, over_steps: 
     `over_steps`: h, temperature and the step's number are tensors of many steps, with axes of length 1 for the sites.
     Parameters have their `marked_names`.
     """
-    writer = WriterOverSteps(program) if over_steps else Writer(program)
+    writer = WriterOverSteps(program) if over_steps else ExpressionWriter(program)
     writer.names = marked_names(program)
     writer.like = "like"
     arguments = ["temperature=1.0", "num_data=1", "step_number=0", *parameter_arguments(program, writer)]

@@ -16,12 +16,12 @@ from recipe.symbols import Block, Total, is_site, total
 from ..data_sums import OfRow, RowSum, reads_rows, taken_apart
 from ..program import DERIVATIVES, Local, Program
 from .expressions import derivatives_of
-from .torch_expressions import TAKEN, Writer, dict_text, free_name
+from .torch_expressions import TAKEN, ExpressionWriter, dict_text, free_name
 
 IN_WORDS = {0: "The value", 1: "grad U", 2: "The Hessian diagonal"}
 
 
-def energy_sources(program: Program, writer: Writer) -> list[str]:
+def energy_sources(program: Program, writer: ExpressionWriter) -> list[str]:
     """The texts of a symbolic energy's gradient, and its Hessian diagonal and value if read, as functions of theta."""
     if program.energy is None:
         return []
@@ -29,7 +29,7 @@ def energy_sources(program: Program, writer: Writer) -> list[str]:
     return [derivative_source(program, writer, order) for order in orders]
 
 
-def derivative_source(program: Program, writer_of_step: Writer, order: int) -> str:
+def derivative_source(program: Program, writer_of_step: ExpressionWriter, order: int) -> str:
     """The text of `value(theta)`, `gradient(theta)` or `curvature(theta)` of a symbolic energy, by the order.
 
     With data it is a function of (theta, data, num_data), for columns of a batch, `(rows,)` or `(rows, sites)`; sums
@@ -37,7 +37,7 @@ def derivative_source(program: Program, writer_of_step: Writer, order: int) -> s
     """
     energy = program.energy
     assert energy is not None
-    writer = Writer(program)
+    writer = ExpressionWriter(program)
     function = _OfData if energy.data else _OfChains
     lines, in_words = function(program, energy, writer, order == 0).lines(derivatives_of(energy, order))
     writer_of_step.used |= writer.used
@@ -52,7 +52,7 @@ class _Derivative:
 
     program: Program
     energy: Energy
-    writer: Writer
+    writer: ExpressionWriter
     is_value: bool
 
     def by_block(self, values: Sequence[str]) -> str:

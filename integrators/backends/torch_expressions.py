@@ -93,7 +93,7 @@ def _number(e):
     return repr(float(e))
 
 
-class Writer:
+class ExpressionWriter:
     """Writer of expressions as Python text; chain-level factors are joined before expansion over sites.
 
     `sites`: the number of sites of a chain, if its tensors hold only some of them.
@@ -140,7 +140,7 @@ class Writer:
         """The text of an expression, expanded to one value per site if `level` is "site"."""
         if level == "site" and self.level(e) == "chain":
             return self.call("sites", self.text(e), self.like)
-        write = next((TEXTS[kind] for kind in type(e).__mro__ if kind in TEXTS), Writer._call)
+        write = next((TEXTS[kind] for kind in type(e).__mro__ if kind in TEXTS), ExpressionWriter._call)
         return write(self, e, self.level(e))
 
     def call(self, function: str, *arguments: str) -> str:
@@ -324,7 +324,7 @@ class Writer:
 
 
 # The text of an expression by its class, its Writer and its level.
-TEXTS: dict[type, Callable[[Writer, Any, str], str]] = {
+TEXTS: dict[type, Callable[[ExpressionWriter, Any, str], str]] = {
     Variate: lambda w, e, _: w.name(w.drawn[e]) if e in w.drawn else f'noise["{e.name}"]',
     Local: lambda w, e, _: w.name(e),
     Symbol: lambda w, e, _: w.names.get(e.name, e.name),
@@ -336,13 +336,13 @@ TEXTS: dict[type, Callable[[Writer, Any, str], str]] = {
     HalfStep: lambda w, e, _: w._half_step(e),
     Number: lambda w, e, _: _number(e),
     NumberSymbol: lambda w, e, _: _number(e),
-    Add: Writer._sum,
-    Mul: Writer._product,
-    Pow: Writer._power,
+    Add: ExpressionWriter._sum,
+    Mul: ExpressionWriter._product,
+    Pow: ExpressionWriter._power,
 }
 
 
-class WriterOverSteps(Writer):
+class WriterOverSteps(ExpressionWriter):
     """Writer of expressions in which h, temperature and the step's number are tensors of many steps."""
 
     def __init__(self, program: Program):
@@ -357,10 +357,10 @@ class WriterOverSteps(Writer):
         return "site" if e.free_symbols & self.varying else super().level(e)
 
 
-class WriterOfEigenvalues(Writer):
+class WriterOfEigenvalues(ExpressionWriter):
     """Writer of an operator's formulas, with its name for the tensor of its eigenvalues."""
 
-    def __init__(self, writer: Writer, operator: Symbol):
+    def __init__(self, writer: ExpressionWriter, operator: Symbol):
         super().__init__(writer.program, writer.sites)
         self.names = writer.names
         self._locals = writer._locals

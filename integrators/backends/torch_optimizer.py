@@ -10,13 +10,13 @@ from recipe.symbols import num_data, step_number
 
 from ..program import Local, Program
 from .template import filled, template
-from .torch_expressions import Writer, dict_text, free_name
+from .torch_expressions import ExpressionWriter, dict_text, free_name
 
 OPTIMIZER = template("optimizer.py.in")
 SETTINGS = template("settings.py.in")
 
 
-def optimizer_source(program: Program, start: Program, writer: Writer) -> str:
+def optimizer_source(program: Program, start: Program, writer: ExpressionWriter) -> str:
     """The text of a torch.optim.Optimizer around `advance`, the rotation of the word that starts after the gradient.
 
     `start`: the Program `begin` of the initial values of auxiliary blocks and adapted quantities.
@@ -98,7 +98,7 @@ def _wrapped(line):
     return "\n".join(textwrap.wrap(line, 118, subsequent_indent=indent, break_long_words=False))
 
 
-def _settings_source(recipe: Recipe, writer: Writer, rate: list[str], of_rate: Mapping[Symbol, Expr]) -> str:
+def _settings_source(recipe: Recipe, writer: ExpressionWriter, rate: list[str], of_rate: Mapping[Symbol, Expr]) -> str:
     """The text of the function that reads a group's step size and parameters, given or derived from lr and momentum."""
     numbers = {name: Local(name, constant=True) for name in (*rate, "num_data")}
     for name, local in numbers.items():

@@ -5,7 +5,7 @@ groups of four, each served by one Philox call.
 """
 
 from ..functions import AT_ENDS
-from ..passes import Loop, Plan, is_by_site, subject
+from ..passes import Loop, LoopPlan, is_by_site, subject
 from ..program import Sum
 from .kernel_expressions import TRITON
 from .kernel_writer import Writer
@@ -17,7 +17,7 @@ PLACE_OF_SITES = template("triton_sites.py.in").splitlines()
 PLACE_OF_CHAINS = template("triton_chains.py.in").splitlines()
 
 
-def triton_source(plan: Plan, number: str = "fp32", half: str = "") -> str:
+def triton_source(plan: LoopPlan, number: str = "fp32", half: str = "") -> str:
     """The text of the kernels of a plan: `sites_i_j` and `chain_i_j` for pass j of segment i.
 
     `number`: Triton's name for the dtype of the state, "fp32" or "fp64". Constants of a step are arguments of this
@@ -43,7 +43,7 @@ def triton_source(plan: Plan, number: str = "fp32", half: str = "") -> str:
 class _Writer(Writer):
     dialect = TRITON
 
-    def __init__(self, plan: Plan, half: str):
+    def __init__(self, plan: LoopPlan, half: str):
         super().__init__(plan.program)
         self.plan = plan
         self.half = half

@@ -1,4 +1,4 @@
-"""Launchers of the kernels of one step: the segments of a Plan in order, on the addresses in their tables."""
+"""Launchers of the kernels of one step: the segments of a plan in order, on the addresses in their tables."""
 
 import ctypes
 import math
@@ -14,7 +14,7 @@ from recipe.errors import RecipeError
 from ..backends.cpp_sweep import sweep_source
 from ..backends.loading import load
 from ..noise import Key, steps_of_block
-from ..passes import Plan
+from ..passes import LoopPlan
 from . import gpu
 from .addresses import address
 from .constants import NUMBER_TYPES
@@ -61,7 +61,7 @@ class Launcher(ABC):
     * open sums of a segment are written by item, `part_of_item` has the part of each, and later segments read them.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, tables: Tables, part_of_item: np.ndarray):
+    def __init__(self, plan: LoopPlan, parts: Parts, tables: Tables, part_of_item: np.ndarray):
         self.plan = plan
         self.parts = parts
         self.tables = tables
@@ -97,7 +97,7 @@ class Launcher(ABC):
 class CppLauncher(Launcher):
     """The segments of a plan as functions of a compiled library; an item is a run of sites of one part."""
 
-    def __init__(self, plan: Plan, parts: Parts, tables: Tables):
+    def __init__(self, plan: LoopPlan, parts: Parts, tables: Tables):
         self.library = library(sweep_source(plan), (f"REAL={NUMBER_TYPES[parts.dtype]}",))
         runs = [
             (part, at, min(SITES_OF_ITEM, sites - at))
@@ -140,7 +140,7 @@ class TritonLauncher(Launcher):
     half a block share a block.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, tables: Tables):
+    def __init__(self, plan: LoopPlan, parts: Parts, tables: Tables):
         program = plan.program
         where = f"{program.recipe.name}, triton"
         self.real = real_of(where, parts.dtype)
@@ -281,7 +281,7 @@ class _Sent:
     moment: gpu.Moment
 
 
-LAUNCHERS: dict[str, Callable[[Plan, Parts, Tables], Launcher]] = {"cpp": CppLauncher, "triton": TritonLauncher}
+LAUNCHERS: dict[str, Callable[[LoopPlan, Parts, Tables], Launcher]] = {"cpp": CppLauncher, "triton": TritonLauncher}
 
 
 def _width(parts: Parts) -> int:

@@ -11,7 +11,7 @@ from recipe import Recipe
 from recipe.errors import RecipeError
 
 from ..noise import Key
-from ..passes import Plan, Segment
+from ..passes import LoopPlan, Segment
 from ..program import DERIVATIVES, Gradient, Observe, Program
 from .addresses import check_graph, readable
 from .sweep import Sweep
@@ -101,7 +101,7 @@ class _Caller:
     """Values that the caller supplies in a step; `latest`: latest derivatives of U, `begun`: those carried in."""
 
     program: Program
-    plan: Plan
+    plan: LoopPlan
     before: dict
     after: dict
     functions: Mapping[str, Any]

@@ -11,7 +11,7 @@ from sympy import Symbol
 
 from recipe import Recipe
 
-from ..passes import Plan
+from ..passes import LoopPlan
 from ..processes import Spread
 from .addresses import addresses, check_form, plain
 
@@ -97,7 +97,7 @@ class Tables:
     the side that kernels read ("in") or write ("out"). The last row of `array_out` is of weights in half precision.
     """
 
-    def __init__(self, plan: Plan, parts: Parts):
+    def __init__(self, plan: LoopPlan, parts: Parts):
         self.parts = parts
         count = len(parts.sites)
         symbols = plan.arrays, plan.arrays, plan.numbers, plan.numbers, plan.program.draws, plan.constants

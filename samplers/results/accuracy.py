@@ -15,7 +15,7 @@ from recipe.results import Findings, Row, aligned
 
 from .findings import told_apart
 from .functional import Functional
-from .kl_divergence import Divergence
+from .kl_divergence import KLDivergence
 from .pairs import Pairs
 from .statistics import LEAST, errors_of_moments, labels, sample_sizes_of_moments, split_r_hat
 
@@ -90,7 +90,7 @@ class Accuracy(Findings):
     pairs: Pairs | None
     advice: Mapping[str, str]
     r_hat: float
-    divergence: Divergence | None = None
+    divergence: KLDivergence | None = None
     STATED: ClassVar = ("ok", "verdict", "sizes", "rows")
 
     @property

@@ -6,18 +6,18 @@ WILD = 40.0  # times the KL: ten times the variance of the work of a stretch tha
 
 
 @dataclass(frozen=True)
-class Divergence:
+class KLDivergence:
     """The Kullback-Leibler divergence KL(law || exp(-H/T)) of all blocks, with its standard error, to leading order.
 
     `value` is None where the divergence is unknown, for the `reason`. It comes from stretches of `steps` steps of
     `chains` chains, whose work over T has the `variance`; `settled`: whether longer stretches give the same; `lost`:
     the number of chains that left the finite numbers.
 
-    >>> print(Divergence(0.005, 0.0005, chains=1000, steps=50))
+    >>> print(KLDivergence(0.005, 0.0005, chains=1000, steps=50))
     KL(draws || exp(-H/T)) = 0.005 +- 0.0005: so no probability is off by more than 0.055 (Pinsker).
-    >>> print(Divergence(None, 0.0, reason="there is no work"))
+    >>> print(KLDivergence(None, 0.0, reason="there is no work"))
     KL(draws || exp(-H/T)) is not stated: there is no work.
-    >>> print(Divergence(2.6e10, 1e9))
+    >>> print(KLDivergence(2.6e10, 1e9))
     KL(draws || exp(-H/T)) is not stated: it is above 2 or not seen to be below, where it bounds no probability.
     """
 

@@ -26,7 +26,7 @@ from integrators.streams import STRETCH
 from recipe.errors import RecipeError
 
 from ..results.bar import Bar
-from ..results.kl_divergence import Divergence
+from ..results.kl_divergence import KLDivergence
 from ..target.potential import Blocks
 from .chains import Chains
 from .choice import kernel_for
@@ -69,7 +69,7 @@ class Stretches:
         self.exact = start | blocks | {DIRECTION.name: turns}  # half of them in each direction
         self.alive = torch.ones(len(like), dtype=torch.bool, device=like.device)
 
-    def settle(self, steps: int, limit: int) -> Divergence:
+    def settle(self, steps: int, limit: int) -> KLDivergence:
         """The estimate of stretches that agree with those of half the steps, and whose second half adds nothing."""
         before = None
         while True:
@@ -82,7 +82,7 @@ class Stretches:
             settled = before is not None and not late and _agree((value, error), before)
             if settled or 2 * steps > limit:
                 alive = int(self.alive.sum())
-                return Divergence(value, error, alive, steps, variance, len(self.alive) - alive, settled)
+                return KLDivergence(value, error, alive, steps, variance, len(self.alive) - alive, settled)
             before = value, error
             steps *= 2
 

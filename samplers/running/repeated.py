@@ -18,7 +18,7 @@ from ..results.averages import Average
 from ..results.bar import Bar
 from ..results.functional import Functional
 from ..results.heat import heat_of
-from ..results.kl_divergence import Divergence
+from ..results.kl_divergence import KLDivergence
 from ..results.pairs import Pairs, Slopes
 from ..target.layout import by_block, position_of
 from ..target.potential import Blocks
@@ -238,21 +238,21 @@ class PairedRun:
                 bar.total = warmup + steps
 
     @torch.no_grad()
-    def divergence(self, start: Blocks, *, steps: int, most: int, progress: bool = False) -> Divergence:
+    def divergence(self, start: Blocks, *, steps: int, most: int, progress: bool = False) -> KLDivergence:
         """The KL between the law of the draws and exp(-H/T), by the work of stretches from states of `start_at`."""
         if self.order is None:
-            return Divergence(None, 0.0, reason="steps were accepted or rejected, which leaves exp(-H/T) as it is")
+            return KLDivergence(None, 0.0, reason="steps were accepted or rejected, which leaves exp(-H/T) as it is")
         if self.has_batches:
-            return Divergence(None, 0.0, reason="a step on minibatches has no work")
+            return KLDivergence(None, 0.0, reason="a step on minibatches has no work")
         stage = self.stage
         if self.stepped is None:
-            return Divergence(None, 0.0, reason=f"there is no work of one {stage.step.program.scope}")
+            return KLDivergence(None, 0.0, reason=f"there is no work of one {stage.step.program.scope}")
         try:
             with Bar(f"{self.recipe.name}, divergence", 0, shown=progress) as bar:
                 of_run = self.stepped, stage, self.inputs, self.backend, f"{self.where}, accuracy"
                 return Stretches(*of_run, start, bar).settle(steps, most)
         except RecipeError as error:
-            return Divergence(None, 0.0, reason=error.what)
+            return KLDivergence(None, 0.0, reason=error.what)
 
     def _levels(self, start: Blocks, of: Functional | None) -> dict[str, Level]:
         """The levels at their start, by kind: "coarse", "fine", "finest", "one" and "other"."""

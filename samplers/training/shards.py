@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from integrators.processes import Run, Spread
+from integrators.processes import SiteRun, Spread
 from recipe.errors import RecipeError
 
 
@@ -67,7 +67,7 @@ def as_part(where: str, value: torch.Tensor, p: Any) -> torch.Tensor:
     return DTensor.from_local(part, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
-def runs_of(where: str, params: Sequence[Any]) -> list[list[Run]]:
+def runs_of(where: str, params: Sequence[Any]) -> list[list[SiteRun]]:
     """The sites of each DTensor on this rank, in the order of its memory; [] for plain parameters.
 
     Sites are numbered as in the memory of the whole tensors, laid end to end. Raises RecipeError for parameters on
@@ -76,7 +76,7 @@ def runs_of(where: str, params: Sequence[Any]) -> list[list[Run]]:
     if not is_sharded(params[0]):
         return []
     mesh = params[0].device_mesh
-    runs: list[list[Run]] = []
+    runs: list[list[SiteRun]] = []
     first = 0
     for k, p in enumerate(params):
         if not is_sharded(p) or p.device_mesh != mesh:
@@ -87,7 +87,7 @@ def runs_of(where: str, params: Sequence[Any]) -> list[list[Run]]:
     return runs
 
 
-def _runs_of(where: str, p: Any, first: int) -> list[Run]:
+def _runs_of(where: str, p: Any, first: int) -> list[SiteRun]:
     if any(placement.is_partial() for placement in p.placements):
         what = "it is a sum over ranks that is pending, Partial"
         raise RecipeError(where, what, do="Redistribute it: p.redistribute(placements=[Shard(0)]).")
@@ -104,7 +104,7 @@ def _runs_of(where: str, p: Any, first: int) -> list[Run]:
     places = p.device_mesh.get_coordinate() or ()
     counted = all(at == 0 for at, placement in zip(places, p.placements) if placement.is_replicate())
     stretches = _stretches(*([sizes[d] for d in order] for sizes in (p.shape, shape, offset)))
-    return [Run(first + at, n, counted) for at, n in stretches]
+    return [SiteRun(first + at, n, counted) for at, n in stretches]
 
 
 def _stretches(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> list[tuple[int, int]]:
@@ -135,7 +135,7 @@ def _chunk(where: str, p: Any) -> tuple[Sequence[int], Sequence[int]]:
 class Shards:
     """The runs of sites on this rank by parameter, and sums over the ranks of their mesh, by `spread`."""
 
-    runs: list[list[Run]]
+    runs: list[list[SiteRun]]
     spread: Spread
 
     @property
