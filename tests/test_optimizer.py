@@ -642,6 +642,18 @@ def test_norms_that_overflow_as_a_loop_blows_up_are_not_taken_for_clipped():
             optimizer.step()
 
 
+def test_a_norm_at_its_maximum_in_a_slow_loop_is_not_taken_for_clipped():
+    """The largest entry drifts by .3 % in all; kills a comparison with the latest step alone."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = Optimizer([weight], samplers.SGLD, lr=1e-6, num_data=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(11):
+            angle = torch.tensor(0.5 + 5e-4 * k)
+            weight.grad = torch.stack((angle.cos(), angle.sin()))
+            optimizer.step()
+
+
 def test_a_norm_that_comes_twice_does_not_hide_that_gradients_are_clipped():
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     optimizer = Optimizer([weight], samplers.SGLD, lr=1e-3, num_data=10, backend="torch")

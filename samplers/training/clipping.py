@@ -29,10 +29,9 @@ class Sizes(NamedTuple):
 class Clipping:
     """Warns once if gradients keep one norm or one largest entry, and the other of the two changes.
 
-    Clipping changes the law that is sampled. Norms are compared of each group, and of all groups of a step together,
-    which one call of clip_grad_norm_ keeps; largest entries of each group. `where` begins the warning. `constant`:
-    "norm", or "largest entry", which a loss of bounded slope keeps as well; of gradients in half precision, whose
-    entries are rounded, norms alone tell.
+    Clipping changes the law that is sampled. Sizes are those of each group, and the norm of all groups of a step, which
+    one call of clip_grad_norm_ keeps. `where` begins the warning. `constant`: "norm", or "largest entry", which a loss
+    of bounded slope keeps as well; of gradients in half precision, whose entries are rounded, norms alone tell.
     """
 
     def __init__(self, where: str, arrivals: Arrivals):
@@ -41,7 +40,8 @@ class Clipping:
         self.looks = 0
         self.constant = ""
         self._measured: dict[int, tuple[torch.Tensor, float]] = {}  # by group, in this step: sizes, and their rounding
-        self._earlier: dict[tuple[int, ...], deque[Sizes]] = {}  # by groups that are taken together
+        self._of_groups: deque[Sizes] = deque(maxlen=LOOKS)
+        self._of_steps: deque[Sizes] = deque(maxlen=LOOKS)  # of several groups together
 
     @property
     def looks_on(self) -> bool:
@@ -62,55 +62,71 @@ class Clipping:
         """Compares what was measured in this step with earlier steps, when all of it has arrived."""
         if not self._measured:
             return
-        self.looks += 1
+        self.looks += len(self._measured)
         measured, self._measured = self._measured, {}
-        arrived: dict[int, Sizes] = {}
+        arrived: list[Sizes] = []
 
-        def read(numbers: list[float], index: int, rounding: float) -> None:
+        def read(numbers: list[float], rounding: float) -> None:
             *of_each, biggest = numbers
-            arrived[index] = Sizes(math.hypot(*of_each), biggest, rounding)
+            arrived.append(Sizes(math.hypot(*of_each), biggest, rounding))
             if len(arrived) == len(measured):
                 self._compare(arrived)
 
-        for index, (numbers, rounding) in measured.items():
-            self.arrivals.send(numbers, partial(read, index=index, rounding=rounding))
+        for numbers, rounding in measured.values():
+            self.arrivals.send(numbers, partial(read, rounding=rounding))
 
-    def _compare(self, of_groups: dict[int, Sizes]) -> None:
-        """Compares the sizes of a step, of each group and of all together, with those of earlier steps."""
-        sizes: dict[tuple[int, ...], Sizes] = {(index,): of_group for index, of_group in of_groups.items()}
-        several = list(of_groups.values())
-        if len(several) > 1:
-            norm = math.hypot(*(s.norm for s in several))
-            sizes[tuple(of_groups)] = Sizes(norm, max(s.largest for s in several), max(s.rounding for s in several))
-        for groups, now in sizes.items():
-            earlier = self._earlier.setdefault(groups, deque(maxlen=LOOKS))
-            if not self.constant:
-                self.constant = _constant(now, earlier, by_entries=len(groups) == 1)
-                if self.constant:
-                    self._warn()
-            earlier.append(now)
+    def _compare(self, of_groups: Sequence[Sizes]) -> None:
+        """Compares the sizes of the groups of a step with earlier ones, and that of all together."""
+        for sizes in of_groups:
+            if _has_one_norm(sizes, self._of_groups):
+                self._warn("norm")
+            if _has_one_largest(sizes, self._of_groups):
+                self._warn("largest entry")
+            self._of_groups.append(sizes)
+        if len(of_groups) > 1:
+            norm, entry, rounding = zip(*of_groups)
+            of_step = Sizes(math.hypot(*norm), max(entry), max(rounding))
+            if _has_one_norm(of_step, self._of_steps):
+                self._warn("norm")
+            self._of_steps.append(of_step)
 
-    def _warn(self) -> None:
-        bounded = "" if self.constant == "norm" else " A loss of bounded slope, such as L1, has such gradients too."
+    def _warn(self, constant: str) -> None:
+        """Warns of a size that is constant, unless there was a warning before."""
+        if self.constant:
+            return
+        self.constant = constant
+        bounded = "" if constant == "norm" else " A loss of bounded slope, such as L1, has such gradients too."
         warn(
-            f"{self.where}: gradients of one {self.constant}, as if they were clipped. A step that depends on the "
+            f"{self.where}: gradients of one {constant}, as if they were clipped. A step that depends on the "
             "gradient's size needs a correction: the law is not the posterior's. Clip the loss, or take a smaller "
             f"lr.{bounded}"
         )
 
 
-def _constant(now: Sizes, earlier: Sequence[Sizes], *, by_entries: bool) -> str:
-    """The name of the size that is constant, if there is one; `by_entries`: whether the largest entry is looked at."""
-    if not now.largest:
-        return ""
-    apart = max(1e-3, 4 * now.rounding)
-    entries_differ = [abs(now.largest - then.largest) > apart * now.largest for then in earlier]
-    norms_differ = [abs(now.norm - then.norm) > apart * now.norm for then in earlier]
-    one_norm = sum(_same(now.norm, then.norm) and differ for then, differ in zip(earlier, entries_differ))
-    one_largest = sum(_same(now.largest, then.largest) and differ for then, differ in zip(earlier, norms_differ))
-    if one_norm >= ALIKE - 1:
-        return "norm"
-    return "largest entry" if by_entries and now.rounding <= SAME and one_largest >= ALIKE - 1 else ""
+def _has_one_norm(now: Sizes, earlier: Sequence[Sizes]) -> bool:
+    """Whether sizes have the norm of earlier ones, with other largest entries."""
+    alike = [then.largest for then in earlier if _same(now.norm, then.norm)]
+    return _distinct([*alike, now.largest], now.rounding) >= ALIKE
+
+
+def _has_one_largest(now: Sizes, earlier: Sequence[Sizes]) -> bool:
+    """Whether sizes have the largest entry of earlier ones, with other norms; unknown of entries that are rounded."""
+    alike = [then.norm for then in earlier if now.rounding <= SAME and _same(now.largest, then.largest)]
+    return _distinct([*alike, now.norm], now.rounding) >= ALIKE
+
+
+def _distinct(sizes: Sequence[float], rounding: float) -> int:
+    """How many sizes differ from each other by more than rounding and slow changes.
+
+    >>> _distinct([1.0, 1.0005, 1.5, 0.5], 1e-7)
+    3
+    """
+    apart = max(1e-3, 4 * rounding)
+    count, last = 0, 0.0
+    for size in sorted(sizes):
+        if size - last > apart * size:
+            count, last = count + 1, size
+    return count
 
 
 def _same(a: float, b: float) -> bool:
