@@ -480,7 +480,7 @@ def interrupt_when(step):
 
 @pytest.mark.parametrize("name", ["torch", "kernel"])
 def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.results.bar.EVERY", 0.0)
     monkeypatch.setattr("samplers.running.launches.SECONDS", 0.0)
     with pytest.warns(RuntimeWarning, match="stopped after"):
         part = drawn(name, checkpoint=tmp_path, progress=interrupt_when(30))
@@ -492,7 +492,7 @@ def test_ctrl_c_ends_a_run_with_the_draws_so_far_and_it_can_go_on(name, tmp_path
 
 
 def test_a_second_ctrl_c_ends_at_once(monkeypatch):
-    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.results.bar.EVERY", 0.0)
 
     def twice(scalars):
         for _ in range(2):
@@ -569,7 +569,7 @@ def test_a_bar_in_a_log_is_a_line_every_ten_seconds(monkeypatch, terminal):
 
 
 def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
-    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.results.bar.EVERY", 0.0)
     seen = []
     samplers.sample(
         samplers.UnderdampedLangevin,
@@ -590,7 +590,7 @@ def test_a_watch_is_told_of_steps_and_temperatures(monkeypatch):
 
 def test_a_watch_is_told_of_the_configurational_temperature_and_of_effective_draws(monkeypatch):
     """Of 200 chains of 50 sites on a unit normal: theta^2 has the mean T, within 7.5 standard errors, alpha 6e-14."""
-    monkeypatch.setattr("samplers.running.watching.EVERY", 0.0)
+    monkeypatch.setattr("samplers.results.bar.EVERY", 0.0)
     monkeypatch.setattr("samplers.running.watching.OFTEN", 0.0)
     seen = []
     start = torch.randn(200, 50, generator=torch.Generator().manual_seed(0)) * 2**0.5

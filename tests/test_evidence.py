@@ -275,7 +275,7 @@ def test_what_has_no_evidence_is_refused(recipe, energy, settings, message):
 
 
 def test_progress_is_a_bar_of_bridges_or_a_function_of_scalars(capsys, monkeypatch):
-    monkeypatch.setattr("samplers.annealing.evidence.EVERY", 0.0)
+    monkeypatch.setattr("samplers.results.bar.EVERY", 0.0)
     settings = dict(reference=ROUND, chains=64, bridges=60)
     seen = []
 

@@ -17,8 +17,8 @@ from torch.distributions import HalfNormal, Normal
 import samplers
 from recipe import Energy, Recipe, RecipeError, copies, kick, positive, potential, total, vector
 from samplers import HMC, SGLD, Metropolis, PreconditionedSGLD, Start, UnderdampedLangevin, sample, tune
+from samplers.results import bar
 from samplers.results.statistics import sample_size_of_mean
-from samplers.running import watching
 from samplers.running.schedules import Jittered
 from samplers.target import tape
 from samplers.target.targets import TARGETS
@@ -352,10 +352,10 @@ def test_a_run_that_tunes_itself_is_that_of_tune_and_says_so_and_goes_on_from_a_
     assert whole.info["tuned"] == settings.reasons
     changed = settings.arguments | {"step_size": 0.1}
     assert "tuned" not in sample(SGLD, TARGETS["double-well"], steps=300, progress=False, **changed).info
-    monkeypatch.setattr(watching, "EVERY", 0.0)  # seconds between two looks
+    monkeypatch.setattr(bar, "EVERY", 0.0)  # seconds between two looks
 
     def interrupt(scalars):
-        monkeypatch.setattr(watching, "EVERY", 1e9)
+        monkeypatch.setattr(bar, "EVERY", 1e9)
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.warns(RuntimeWarning, match="stopped after"):

@@ -1,7 +1,6 @@
 """The evidence, the integral of exp(-U), by annealed importance sampling, with an error and doubts."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
-from ..results.bar import EVERY, Bar, Scalars, Shown, check_progress
+from ..results.bar import Bar, Scalars, Shown, Watch, check_progress
 from ..results.findings import told_apart
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
@@ -164,13 +163,13 @@ def evidence(
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
     with Bar(where, None, shown=progress is True, unit=" bridges") as bar:
-        tell = Telling(bar, None if isinstance(progress, bool) else progress)
-        plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=tell)
+        shown = Progress(bar, progress)
+        plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=shown.update)
         plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
-        bar.total = tell.number + len(plan.bridges)
+        bar.total = shown.number + len(plan.bridges)
         course = begun(chains, 0)
         dtype = course.state[recipe.targets[0].name].dtype
-        gaps, shares = zip(*tell.each(plan.bridges, annealed(course, plan)))
+        gaps, shares = zip(*shown.each(plan.bridges, annealed(course, plan)))
     rounding = rounding_of(gaps[-1].nan_to_num(0.0, 0.0, 0.0), dtype, 1.0)
     result = estimated(torch.stack(gaps), plan, min(shares), rounding)
     if not result.believed:
@@ -178,37 +177,38 @@ def evidence(
     return result
 
 
-@dataclass
-class Telling:
-    """Progress over bridges: a bar that moves with each, and about once a second scalars for a function, `watch`."""
+class Progress:
+    """Progress over bridges: a bar that moves with each, and scalars of the last one."""
 
-    bar: Bar
-    watch: Callable[[Scalars], Any] | None
-    number: int = 0
-    looked: float = -math.inf
-    last: tuple[float, float] = (0.0, 1.0)
+    def __init__(self, bar: Bar, progress: Shown) -> None:
+        self.bar = bar
+        self.number = 0
+        self.bridge = 0.0
+        self.acceptance = 1.0
+        self.watch = Watch(bar, progress, _in_words, at_once=True)
 
-    def __call__(self, bridge: float, acceptance: float) -> None:
+    def update(self, bridge: float, acceptance: float) -> None:
+        """Advances by a bridge."""
         self.number += 1
-        self.last = bridge, acceptance
+        self.bridge = bridge
+        self.acceptance = acceptance
         self.bar.update()
-        if time.monotonic() - self.looked >= EVERY:
-            self.look()
+        self.watch.update(self.scalars)
 
     def each(self, bridges: Iterable[float], annealed: Iterator[tuple[Any, float]]) -> Iterator[tuple[Any, float]]:
-        """Yields what is `annealed` at each of the bridges, which are told, the last one in any case."""
+        """Yields what is `annealed` at each of the bridges, of which the last one is shown in any case."""
         for bridge, (gap, share) in zip(bridges, annealed):
-            self(bridge, share)
+            self.update(bridge, share)
             yield gap, share
-        self.look()
+        self.watch.update(self.scalars, at_end=True)
 
-    def look(self) -> None:
-        """Shows the last bridge, and calls `watch`."""
-        self.looked = time.monotonic()
-        bridge, acceptance = self.last
-        self.bar.tell(f"bridge {bridge:.3g}, accepted {acceptance:.2f}")
-        if self.watch is not None:
-            self.watch({"number": self.number, "bridge": bridge, "acceptance": acceptance})
+    def scalars(self, _: float) -> Scalars:
+        """The number of bridges so far, and the last of them."""
+        return {"number": self.number, "bridge": self.bridge, "acceptance": self.acceptance}
+
+
+def _in_words(scalars: Scalars) -> str:
+    return f"bridge {scalars['bridge']:.3g}, accepted {scalars['acceptance']:.2f}"
 
 
 def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: str = "") -> Evidence:

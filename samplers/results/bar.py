@@ -1,7 +1,9 @@
 """A progress bar, and scalars of what goes on for a function of the caller."""
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -50,3 +52,31 @@ class Bar(tqdm):
     def tell(self, words: str) -> None:
         """Show words after the numbers: at once on a terminal, with the next line in a log."""
         self.set_postfix_str(words, refresh=not self.in_log)
+
+
+class Watch:
+    """Scalars of what goes on, about once a second: in words behind a bar, and for a function of the caller.
+
+    `progress`: whether the bar is shown, or the function; `in_words`: the text of scalars; `at_once`: whether the first
+    ones are due before a second has passed.
+    """
+
+    def __init__(self, bar: Bar, progress: Shown, in_words: Callable[[Scalars], str], *, at_once: bool = False) -> None:
+        self.bar = bar
+        self.call = None if isinstance(progress, bool) else progress
+        self.in_words = in_words
+        self.is_on = self.call is not None or not bar.disable
+        self._last = -math.inf if at_once else time.monotonic()
+
+    def update(self, scalars: Callable[[float], Scalars], *, at_end: bool = False) -> None:
+        """Shows scalars, a function of the seconds since the last ones, if a second has passed, or `at_end`."""
+        if not self.is_on:
+            return
+        now = time.monotonic()
+        seconds = now - self._last
+        if at_end or seconds >= EVERY:
+            self._last = now
+            values = scalars(seconds)
+            self.bar.tell(self.in_words(values))
+            if self.call is not None:
+                self.call(values)

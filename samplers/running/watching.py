@@ -2,14 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from integrators.auxiliary import masses
 
-from ..results.bar import EVERY, Bar, Scalars
+from ..results.bar import Bar, Scalars, Shown, Watch
 from ..target.layout import by_block
 from .chains import Chains
 from .inputs import Inputs
@@ -31,19 +30,15 @@ class Progress:
     of the target's first components.
     """
 
-    def __init__(
-        self, plan: Plan, chains: Chains, record: InMemory, *, inputs: Inputs, progress: bool | Callable[[Scalars], Any]
-    ) -> None:
+    def __init__(self, plan: Plan, chains: Chains, record: InMemory, *, inputs: Inputs, progress: Shown) -> None:
         self.plan = plan
         self.chains = chains
         self.record = record
         self.layout = inputs.layout
-        self.watch = None if isinstance(progress, bool) else progress
         self.bar = Bar(chains.recipe.name, plan.length, shown=progress is True)
-        self.looks = self.watch is not None or not self.bar.disable
-        self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.looks else {}
+        self.watch = Watch(self.bar, progress, _in_words)
+        self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.watch.is_on else {}
         self.done = 0
-        self.looked = time.monotonic()
         self.done_then = 0
         self.counted = time.monotonic()
         self.ess: Scalars = {}
@@ -58,8 +53,7 @@ class Progress:
         """Advance the bar by `steps` steps; compute scalars about once a second."""
         self.bar.update(steps)
         self.done += steps
-        if self.looks and (self.done >= self.plan.length or time.monotonic() - self.looked >= EVERY):
-            self.look()
+        self.watch.update(self.scalars, at_end=self.done >= self.plan.length)
 
     def end(self, verdict: str) -> None:
         """Close the bar, and print the verdict of the run's report."""
@@ -68,25 +62,21 @@ class Progress:
         if shown:
             print(verdict, file=sys.stderr)
 
-    def look(self) -> None:
-        """Compute the scalars, show them behind the bar, and pass them to the callback."""
-        now = time.monotonic()
+    def scalars(self, seconds: float) -> Scalars:
+        """The scalars at present, `seconds` after the last ones."""
         temperature = self.plan.temperature(max(self.done - 1, 0))
         scalars: Scalars = {
             "step": self.done,
-            "steps_per_second": (self.done - self.done_then) / max(now - self.looked, 1e-9),
+            "steps_per_second": (self.done - self.done_then) / max(seconds, 1e-9),
             "lost": len(self.chains.diverged),
         }
         scalars |= self.accepted()
         if self.chains.recipe.weights is None:  # states alone do not tell those of weighted draws
             scalars |= self.kinetic(temperature)
             scalars |= self.configurational(temperature)
-            scalars |= self.effective(now)
-        self.looked = now
+            scalars |= self.effective()
         self.done_then = self.done
-        self.bar.tell(_in_words(scalars))
-        if self.watch is not None:
-            self.watch(scalars)
+        return scalars
 
     def kinetic(self, temperature: float) -> Scalars:
         """The kinetic temperature of each block of momenta with its band, as scalars."""
@@ -124,8 +114,9 @@ class Progress:
         acceptance = self.chains.acceptance(self.plan.since_stage(self.done))
         return {} if acceptance is None else {"acceptance": float(acceptance.mean())}
 
-    def effective(self, now: float) -> Scalars:
+    def effective(self) -> Scalars:
         """The least effective sample size of the first components, computed every `OFTEN` seconds."""
+        now = time.monotonic()
         if now - self.counted >= OFTEN:
             self.counted = now
             values = self.record.so_far(self.chains.recipe.targets[0].name)
