@@ -121,10 +121,10 @@ def _distinct(sizes: Sequence[float], rounding: float) -> int:
     >>> _distinct([1.0, 1.0005, 1.5, 0.5], 1e-7)
     3
     """
-    apart = max(1e-3, 4 * rounding)
+    tolerance = max(1e-3, 4 * rounding)
     count, last = 0, 0.0
     for size in sorted(sizes):
-        if size - last > apart * size:
+        if size - last > tolerance * size:
             count, last = count + 1, size
     return count
 

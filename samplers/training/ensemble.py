@@ -58,15 +58,15 @@ class Ensemble(torch.nn.Module):
     ):
         super().__init__()
         source: Any = networks
-        are_made = isinstance(networks, (list, tuple, torch.nn.ModuleList))
-        if not are_made and (isinstance(networks, torch.nn.Module) or not callable(networks)):
+        is_list = isinstance(networks, (list, tuple, torch.nn.ModuleList))
+        if not is_list and (isinstance(networks, torch.nn.Module) or not callable(networks)):
             what = f"a {type(networks).__name__} has one start for all members"
             do = "Pass a function that makes a network, lambda: Network(...), or a list of networks."
             raise RecipeError(WHERE, what, do=do)
-        self.members = numbers_of(WHERE, len(source) if are_made and members is None else members)
+        self.members = numbers_of(WHERE, len(source) if is_list and members is None else members)
         count, first = len(self.members), self.members.start
         seeds = noise.seeds(seed, 0, NETWORK, count, first_chain=first)
-        modules = list(source) if are_made else [_made(source, seed_of_one) for seed_of_one in seeds]
+        modules = list(source) if is_list else [_made(source, seed_of_one) for seed_of_one in seeds]
         _check_forms(modules, self.members)
         self.network = _stacked(modules, first)
         self._in_turn = False

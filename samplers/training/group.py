@@ -275,11 +275,11 @@ class Group:
                 parameters=setting.parameters | {"num_data": group["num_data"]},
                 first_chain=self.chain,
             )
-        moved = params if weights is whole else list(map(local, weights))
+        targets = params if weights is whole else list(map(local, weights))
         states = [{name: local(x) for name, x in self.states[p].items()} for p in whole]
         halves = () if weights is whole else params
-        kernel = self._kernel(step, moved, states, chains, halves)
-        copies = Copies(params, moved, by_kernel=bool(kernel.halves)) if halves else None
+        kernel = self._kernel(step, targets, states, chains, halves)
+        copies = Copies(params, targets, by_kernel=bool(kernel.halves)) if halves else None
         return Binding(params, kernel, copies, Sites.of(whole, kernel, self.shards))
 
     def _kernel(self, step: Step, params: Tensors, states: Sequence[Named], chains: int, halves: Tensors) -> Text:
@@ -347,7 +347,7 @@ class Group:
                 no_heat=no_heat,
                 relaxation=relaxation,
                 num_data=self.group["num_data"],
-                beside=monitor.minibatches,
+                minibatches=monitor.minibatches,
                 added=monitor.sums_up,
                 drawn=monitor.has_random_numbers,
             )

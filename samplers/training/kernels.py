@@ -39,9 +39,9 @@ class Text:
         self.chains = chains
         self.prior = prior  # whether there is weight decay
         self.target = recipe.targets[0].name
-        others = [b for b in recipe.entries if b not in recipe.targets]
-        self.vectors = {b.name: [state[b.name] for state in states] for b in others if b.is_vector}
-        self.scalars = {b.name: states[0][b.name] for b in others if not b.is_vector}
+        auxiliary = [b for b in recipe.entries if b not in recipe.targets]
+        self.vectors = {b.name: [state[b.name] for state in states] for b in auxiliary if b.is_vector}
+        self.scalars = {b.name: states[0][b.name] for b in auxiliary if not b.is_vector}
 
     def gradients(self, params: Tensors) -> np.ndarray | None:
         """The addresses of the gradients, if all tensors are as at the step before; None where this is not known."""
@@ -109,7 +109,7 @@ class Compiled(Text):
             self.sweep.follow(clock)
         params = self.halves or params  # what gradients are like
         self.written = {start for start, p in zip(starts(params), params) if p.numel()}
-        self.apart = b""  # addresses of gradients that are no parameter
+        self.addresses = b""  # addresses of gradients that are no parameter
         self.walk = walk(params) if shards is None else None
 
     def gradients(self, params: Tensors) -> np.ndarray | None:
@@ -117,10 +117,10 @@ class Compiled(Text):
         if self.walk is None or not self.walk(params):
             return None
         addresses = self.walk.gradients
-        if addresses.tobytes() != self.apart:
+        if addresses.tobytes() != self.addresses:
             if not self.written.isdisjoint(addresses.tolist()):
                 return None
-            self.apart = addresses.tobytes()
+            self.addresses = addresses.tobytes()
         return addresses
 
     def move(self, h: float, key: Key, gradients: Any, observe: Named, value: Any, /, **settings: Any) -> None:

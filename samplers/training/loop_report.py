@@ -47,8 +47,8 @@ WEIGHTS = "R-hat and sample size of weights: compare the predictions of several 
 class Chain:
     """A chain of a loop: series of numbers by name, over the later half of the steps of the loop.
 
-    `no_heat`: why the heat of its minibatches is unknown; `relaxation`: times of blocks in steps; `beside`: of
-    Minibatches that are read beside the loop, if any; `added`: whether gradients were added up from step to step;
+    `no_heat`: why the heat of its minibatches is unknown; `relaxation`: times of blocks in steps; `minibatches`:
+    those that are read beside the loop, if any; `added`: whether gradients were added up from step to step;
     `drawn`: whether torch's random numbers were, as by dropout.
     """
 
@@ -57,7 +57,7 @@ class Chain:
     no_heat: str
     relaxation: Mapping[str, float]
     num_data: int
-    beside: Beside | None
+    minibatches: Beside | None
     added: bool
     drawn: bool
 
@@ -67,8 +67,8 @@ def report_of_loop(recipe: Recipe, chains: list[Chain], *, constant: str, alpha:
     short = [chain.of for chain in chains if len(next(iter(chain.series.values()), ())) < 2 * LEAST * SEGMENTS]
     unasked = [WEIGHTS]
     if short:
-        others = f", and {len(short) - 1} more" if len(short) > 1 else ""
-        unasked.append(f"{short[0]}{others}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
+        rest = f", and {len(short) - 1} more" if len(short) > 1 else ""
+        unasked.append(f"{short[0]}{rest}: it takes {4 * LEAST * SEGMENTS * EVERY} steps at a temperature > 0")
     share = alpha / max(1, 5 * len(chains))
     answers = [_answers(recipe, chain, share, tolerance) if chain.of not in short else _data(chain) for chain in chains]
     ranked = sorted((answer for of_chain in answers for answer in of_chain), key=lambda answer: answer[0])
@@ -85,13 +85,13 @@ Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
 
 
 def _data(chain: Chain) -> Answers:
-    if chain.beside is None:
+    if chain.minibatches is None:
         yield (
             0,
             f"num_data of {chain.of}: no samplers.Minibatches, which know the number of data, were read by the loop",
         )
     else:
-        n = chain.beside.num_data
+        n = chain.minibatches.num_data
         yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
 
 
@@ -156,7 +156,7 @@ def _heat(chain: Chain, alpha: float, tolerance: float) -> Finding | str:
         reason = chain.no_heat if NOISE in chain.series else "no two steps followed each other"
         return f"heat of the minibatches of {chain.of}: {reason}"
     over_T = average_of(chain.series[HEATING][None])
-    if chain.beside is not None and chain.beside.whole and not chain.drawn:
+    if chain.minibatches is not None and chain.minibatches.whole and not chain.drawn:
         over_T = Average(-float(chain.series[SUPPLIED].mean()), 0.0, 1.0)
         if not over_T.value:
             return f"heat of the minibatches of {chain.of}: each batch is all of the data"

@@ -302,9 +302,9 @@ class Optimizer(torch.optim.Optimizer):
         >>> {name: round(steps) for name, steps in optimizer.relaxation_steps().items()}
         {'p': 9, 'xi': 90}
         """
-        several = len(self.param_groups) > 1
+        is_numbered = len(self.param_groups) > 1
         return {
-            f"{name} of group {group.index}" if several else name: steps
+            f"{name} of group {group.index}" if is_numbered else name: steps
             for group in self._in_motion
             for name, steps in group.relaxation_steps().items()
         }

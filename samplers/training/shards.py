@@ -198,9 +198,9 @@ def _processes(mesh: Any) -> Any:
 def _check_agreement(where: str, settings: Mapping[str, Any], group: Any, ranks: int) -> None:
     """Refuses settings that differ between ranks."""
     mine = {name: repr(value) for name, value in settings.items()}
-    others: list[Any] = [None] * ranks
-    dist.all_gather_object(others, mine, group=group)
-    names = [name for name in mine if any(other.get(name) != mine[name] for other in others)]
+    accounts: list[Any] = [None] * ranks
+    dist.all_gather_object(accounts, mine, group=group)
+    names = [name for name in mine if any(other.get(name) != mine[name] for other in accounts)]
     if names:
         here = ", ".join(f"{name} = {mine[name]}" for name in names)
         raise RecipeError(where, f"ranks differ in {', '.join(names)}: here {here}", do="Give all of them the same.")

@@ -217,12 +217,12 @@ def check_modules(where: str, model: torch.nn.Module) -> None:
             raise RecipeError(where, f"{name or 'it'}, a {type(module).__name__}, {fault}", do=advice)
 
 
-def _check_same(mine: list[torch.Tensor], others: list[torch.Tensor]) -> None:
+def _check_same(mine: list[torch.Tensor], other: list[torch.Tensor]) -> None:
     """Refuses a loss whose gradient differs from p.grad while theta is the snapshot."""
-    apart = float(get_total_norm([a - b for a, b in zip(mine, others)]))
-    size = max(float(get_total_norm(gradients)) for gradients in (mine, others))
-    if apart > OTHER * size:
-        what = f"p.grad differs from the gradient of the loss on this batch by {apart:.2g} of {size:.2g}"
+    distance = float(get_total_norm([a - b for a, b in zip(mine, other)]))
+    size = max(float(get_total_norm(gradients)) for gradients in (mine, other))
+    if distance > OTHER * size:
+        what = f"p.grad differs from the gradient of the loss on this batch by {distance:.2g} of {size:.2g}"
         do = "Pass the loss of backward(), without randomness, and zero the gradients before it."
         raise RecipeError("SVRG, correct", what, do=do)
 

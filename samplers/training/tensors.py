@@ -157,8 +157,8 @@ def _sizes(tensors: Sequence[torch.Tensor], chains: int) -> torch.Tensor:
 def check_gradients_apart(where: str, params: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
     """Refuses gradients that overlap the parameters in memory, except gradients that are a whole parameter."""
     addresses = set(starts(params))
-    others = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in addresses]
-    check_apart(where, others, [(f"parameter {k}", p) for k, p in enumerate(params)])
+    named = [(f"the gradient of parameter {k}", g) for k, g in enumerate(gradients) if starts([g])[0] not in addresses]
+    check_apart(where, named, [(f"parameter {k}", p) for k, p in enumerate(params)])
 
 
 # ---- observations and losses
