@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from integrators import noise, transfers
 from integrators.kernels import block_noise, gpu
 from samplers.running import choice, graphs, inputs, recording
-from samplers.running.graphs import AT_ONCE, Unrolled
+from samplers.running.graphs import AT_ONCE, Graphs
 from samplers.target.data import Data
 
 LOOKS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
@@ -155,7 +155,7 @@ def test_a_graph_that_repeats_its_first_result_is_not_trusted(tapes, monkeypatch
 
 
 def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_one_line(tapes, monkeypatch):
-    def several(self, stage, made=Unrolled._several):
+    def several(self, stage, made=Graphs._several):
         function = made(self, stage)
 
         def with_a_look(*given):
@@ -164,7 +164,7 @@ def test_no_capture_begins_of_steps_that_wait_for_the_device_and_it_is_said_in_o
 
         return with_a_look
 
-    monkeypatch.setattr(Unrolled, "_several", several)
+    monkeypatch.setattr(Graphs, "_several", several)
     with pytest.warns(RuntimeWarning) as told:
         draws = run()
     text = "no CUDA graph has several steps, they are made one by one: RuntimeError: called a synchronizing"

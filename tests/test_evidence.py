@@ -158,7 +158,7 @@ def test_the_integral_over_bridges_and_its_error_are_those_of_the_weights_for_ch
     """Both estimates are log mean exp(-(U - R)) then: what is left is the quadrature over a dozen bridges."""
     x = 2 * torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
     still = (x**4 / 4 - x**2 / 8 - math.log(2 * math.sqrt(2 * math.pi))).expand(12, -1)
-    plan = bridges.Schedule(tuple((k / 11) ** 2 for k in range(12)), (1.0,) * 12, 1.0)
+    plan = bridges.AnnealingPath(tuple((k / 11) ** 2 for k in range(12)), (1.0,) * 12, 1.0)
     result = estimated(still, plan, 1.0)
     weights = (-still[0]).softmax(0)
     exact = float((weights - 1 / 4000).square().sum().sqrt())
@@ -220,7 +220,7 @@ def test_a_large_energy_in_float32_is_not_believed():
 
 
 def test_weights_without_a_variance_are_not_believed():
-    plan = bridges.Schedule((0.0, 1.0), (1.0, 1.0), 1.0)
+    plan = bridges.AnnealingPath((0.0, 1.0), (1.0, 1.0), 1.0)
     u = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
     gaps = torch.stack([0.9 * u.log(), 0 * u])  # weights u^-.9
     assert any("Pareto index" in doubt for doubt in estimated(gaps, plan, 1.0).doubts)

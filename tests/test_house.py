@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -305,6 +306,14 @@ def test_dotted_names_in_docstrings_and_pages_lead_to_something():
     names -= {f"recipe.{name}" for name in dir(recipe.Recipe)}  # of a recipe that is called so
     assert len(names) > 20
     assert not [name for name in sorted(names) if not resolves(name)]
+
+
+def test_classes_have_names_of_their_own():
+    """But a symbol and its value; a standard normal number and the law; reports of draws and of checks; and stages."""
+    twice = {"Diagonal", "Normal", "Operator", "Potential", "Report", "Stage"}
+    classes = [node.name for tree in ours().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    public = Counter(name for name in classes if not name.startswith("_"))
+    assert {name for name, count in public.items() if count > 1} == twice
 
 
 def test_files_that_pages_name_are_there():

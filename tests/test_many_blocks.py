@@ -12,7 +12,7 @@ from sympy import Symbol, tanh
 from recipe import Energy, Recipe, positive, potential, refresh, scalar, total, vector
 from samplers import catalogue
 from samplers.testing import LAYERS, assert_stationary, check
-from samplers.testing.canonical import Composition, metropolis
+from samplers.testing.canonical import ComposedLaw, metropolis
 from samplers.testing.grids import Unresolved
 from samplers.testing.subject import sites_of, subject_of
 
@@ -164,7 +164,7 @@ def test_many_sources_of_noise_and_a_jump_are_drawn():
 
 def test_a_composed_law_has_the_moments_of_its_formula():
     """y | x ~ N(x^2, T/10), x of the quartic left of it; three quadratures and draws agree."""
-    law = Composition(x**4 / 4 + x**2 / 2 + 5 * (y - x**2) ** 2, (x, y), temperature=1.25)
+    law = ComposedLaw(x**4 / 4 + x**2 / 2 + 5 * (y - x**2) ** 2, (x, y), temperature=1.25)
     points, weights = law.rule(12)
     square, fourth = (float(weights @ points[x] ** k) for k in (2, 4))
     assert float(weights @ points[y]) == pytest.approx(square, rel=1e-10)

@@ -8,7 +8,7 @@ from covering import slow
 
 import samplers
 from samplers.running import choice
-from samplers.running.graphs import Inputs, Unrolled
+from samplers.running.graphs import Graphs, Inputs
 
 ROWS, FEATURES = 40, 3
 RANDOM = torch.Generator().manual_seed(0)
@@ -85,7 +85,7 @@ def test_torch_counts_the_compilations_of_each_run_apart(graphs):
     ids=["schedule", "temperature", "metropolis", "short"],
 )
 def test_steps_that_are_no_function_of_state_noise_and_batch_are_made_one_by_one(graphs, monkeypatch, given):
-    monkeypatch.setattr(Unrolled, "advance", None)
+    monkeypatch.setattr(Graphs, "advance", None)
     run(**given)
 
 

@@ -50,7 +50,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Energies:
+class Endpoints:
     """U of the target and R of the reference; `other`: R of a reference that is not Gaussian."""
 
     reference: Reference
@@ -74,7 +74,7 @@ class Annealing:
     """Chains under annealing, with `moves` proposals at every bridge, by an accept-reject step."""
 
     step: Step
-    energies: Energies
+    energies: Endpoints
     parameters: Mapping[str, Any]
     moves: int
     seed: int
@@ -119,7 +119,7 @@ class Annealing:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class AnnealingPath:
     """Bridges from 0 to 1 with a step size for each; `length` is the distance of reference and target.
 
     The distance is the sum, over bridges close to each other, of the standard deviations of log weights.
@@ -129,17 +129,17 @@ class Schedule:
     step_sizes: tuple[float, ...]
     length: float
 
-    def cut(self, number: int) -> "Schedule":
+    def cut(self, number: int) -> "AnnealingPath":
         """The schedule with `number` bridges, interpolated at equal distances.
 
-        >>> Schedule((0.0, 0.25, 1.0), (1.0, 0.5, 0.25), 2.0).cut(4).bridges
+        >>> AnnealingPath((0.0, 0.25, 1.0), (1.0, 0.5, 0.25), 2.0).cut(4).bridges
         (0.0, 0.125, 0.25, 0.625, 1.0)
         """
         places = [k * (len(self.bridges) - 1) / number for k in range(number + 1)]
         logs = [math.log(h) for h in self.step_sizes]
         bridges = [_between(self.bridges, x) for x in places]
         sizes = tuple(math.exp(_between(logs, x)) for x in places)
-        return Schedule((*bridges[:-1], 1.0), sizes, self.length)
+        return AnnealingPath((*bridges[:-1], 1.0), sizes, self.length)
 
 
 def _between(values: Sequence[float], x: float) -> float:
@@ -147,7 +147,9 @@ def _between(values: Sequence[float], x: float) -> float:
     return values[k] + (x - k) * (values[k + 1] - values[k])
 
 
-def pilot(annealing: Annealing, h: float, where: str, *, most: int, tell: Callable[[float, float], None]) -> Schedule:
+def pilot(
+    annealing: Annealing, h: float, where: str, *, most: int, tell: Callable[[float, float], None]
+) -> AnnealingPath:
     """Anneals chains to find a schedule: bridges at equal distances, with step sizes of acceptance in ACCEPTED.
 
     `tell` is called with each bridge and the share of accepted proposals there. Raises RecipeError where more than
@@ -161,7 +163,7 @@ def pilot(annealing: Annealing, h: float, where: str, *, most: int, tell: Callab
         tell(bridges[-1], share)
         sizes.append(h)
         if bridges[-1] == 1.0:
-            return Schedule(tuple(bridges), tuple(sizes), length)
+            return AnnealingPath(tuple(bridges), tuple(sizes), length)
         gap = annealing.gap()
         finite = gap[gap.isfinite()]
         ahead, sd = _next(finite, 1 - bridges[-1]) if len(finite) > 1 else (0.0, 0.0)
@@ -205,7 +207,7 @@ def spread_of(gap: torch.Tensor, ahead: float) -> float:
     return float(weights.square().mean() / weights.mean() ** 2 - 1)
 
 
-def annealed(annealing: Annealing, schedule: Schedule) -> Iterator[tuple[torch.Tensor, float]]:
+def annealed(annealing: Annealing, schedule: AnnealingPath) -> Iterator[tuple[torch.Tensor, float]]:
     """Anneals chains along a schedule; yields U - R of every chain and the share of accepted proposals, by bridge."""
     for b, h in zip(schedule.bridges, schedule.step_sizes):
         share = annealing.move(b, h) if b else 1.0

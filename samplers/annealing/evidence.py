@@ -15,7 +15,7 @@ from recipe import Energy, Recipe
 from recipe.arguments import integer, number
 from recipe.errors import RecipeError, warn
 
-from ..results.bar import Bar, Scalars, Shown, Watch, check_progress
+from ..results.bar import Bar, Scalars, Shown, Ticker, check_progress
 from ..results.findings import told_apart
 from ..results.statistics import tail_of_weights
 from ..stock import recipe_of
@@ -27,7 +27,7 @@ from ..target.rows import check_rows
 from ..target.symbolic import energy_step
 from ..target.target import Target, check_energy_is_asked_for, check_unweighted, data_of, target_of
 from ..target.traced import Traced
-from .bridges import Annealing, Energies, Schedule, annealed, pilot
+from .bridges import Annealing, AnnealingPath, Endpoints, annealed, pilot
 from .references import Reference, reference_of
 
 FEWEST_CHAINS = 64
@@ -163,7 +163,7 @@ def evidence(
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
     with Bar(where, None, shown=progress is True, unit=" bridges") as bar:
-        shown = Progress(bar, progress)
+        shown = AnnealingProgress(bar, progress)
         plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=shown.update)
         plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
         bar.total = shown.number + len(plan.bridges)
@@ -177,7 +177,7 @@ def evidence(
     return result
 
 
-class Progress:
+class AnnealingProgress:
     """Progress over bridges: a bar that moves with each, and scalars of the last one."""
 
     def __init__(self, bar: Bar, progress: Shown) -> None:
@@ -185,7 +185,7 @@ class Progress:
         self.number = 0
         self.bridge = 0.0
         self.acceptance = 1.0
-        self.watch = Watch(bar, progress, _in_words, at_once=True)
+        self.watch = Ticker(bar, progress, _in_words, at_once=True)
 
     def update(self, bridge: float, acceptance: float) -> None:
         """Advances by a bridge."""
@@ -211,7 +211,7 @@ def _in_words(scalars: Scalars) -> str:
     return f"bridge {scalars['bridge']:.3g}, accepted {scalars['acceptance']:.2f}"
 
 
-def estimated(gaps: torch.Tensor, plan: Schedule, acceptance: float, rounding: str = "") -> Evidence:
+def estimated(gaps: torch.Tensor, plan: AnnealingPath, acceptance: float, rounding: str = "") -> Evidence:
     """The evidence of chains whose U - R at each bridge are `gaps`, `(bridges + 1, chains)`; `rounding` of U."""
     bridges = torch.tensor(plan.bridges, dtype=torch.float64, device=gaps.device)
     logs = torch.cat([gaps.new_zeros(1, gaps.shape[1]), -(bridges.diff()[:, None] * gaps[:-1]).cumsum(0)])
@@ -295,7 +295,7 @@ def _step(recipe: Recipe, energy: Any, scheme: Any, repeat: int, parameters: Map
     return step
 
 
-def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str) -> Energies:
+def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str) -> Endpoints:
     """U of the target and R of the reference; RecipeError for an energy without values or a finite integral."""
     position = law.target(law.start(0, 2, 0))
     rows = data_of(energy, data, None, position, where)
@@ -305,8 +305,8 @@ def _energies(recipe: Recipe, energy: Any, data: Any, law: Reference, where: str
     check_rows(target, position, where)
     _check_tails(target, position, law, where)
     if law.is_gaussian:
-        return Energies(law, target)
-    return Energies(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
+        return Endpoints(law, target)
+    return Endpoints(law, target, target_of(Traced(law.energy), [], position, law.layout, None))
 
 
 def _check_tails(target: Target, position: Position, law: Reference, where: str) -> None:

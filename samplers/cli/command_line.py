@@ -17,7 +17,7 @@ from recipe.results import plain
 
 from ..stock import catalogue
 from ..target.targets import TARGETS
-from .commands import STEP_SIZE, Answer, audit, check, emit, list_recipes, sample, show
+from .commands import STEP_SIZE, Output, audit, check, emit, list_recipes, sample, show
 
 Defaults = Mapping[str, tuple[Any, str]]  # by option: its default and its meaning
 
@@ -78,7 +78,7 @@ def _options(argv: list[str]) -> dict[str, Any]:
     return vars(options)
 
 
-def _print(answer: Answer, as_json: bool) -> int:
+def _print(answer: Output, as_json: bool) -> int:
     """Prints an answer and returns its exit code, or 2 where stdout cannot be written, except for a closed pipe."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # of a terminal without unicode
@@ -175,7 +175,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands.choices
 
 
-def completion(shell: str) -> Answer:
+def completion(shell: str) -> Output:
     """The completion of commands, options and samplers: eval "$(recipe completion bash)" in ~/.bashrc."""
     _, commands = _parsers()
     words = {name: [*sub.words, *(catalogue if name in OF_RECIPES else ())] for name, sub in commands.items()}
@@ -183,7 +183,7 @@ def completion(shell: str) -> Answer:
         commands=" ".join(commands),
         options="\n".join(f"        *,{name}) words='{' '.join(values)}';;" for name, values in words.items()),
     )
-    return Answer({"script": text}, text)
+    return Output({"script": text}, text)
 
 
 def _version():
@@ -193,7 +193,7 @@ def _version():
         return "not installed"
 
 
-COMMANDS: dict[str, tuple[Callable[..., Answer], Options]] = {
+COMMANDS: dict[str, tuple[Callable[..., Output], Options]] = {
     "list": (list_recipes, {}),
     "show": (show, RECIPE | WORK),
     "check": (check, RECIPE | SCHEME),

@@ -23,7 +23,7 @@ STEP_SIZE = 1e-2  # by default
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """The answer of a command as data, results among them, and as text, and the exit code."""
 
     data: Any
@@ -34,17 +34,17 @@ class Answer:
 # ---- the commands
 
 
-def list_recipes() -> Answer:
+def list_recipes() -> Output:
     """The stock samplers: name, paper, claim and recommended word."""
     rows: list[dict[str, Any]] = [
         {"name": name, "source": R.source, "claim": R.claim, "scheme": str(R.scheme or "")}
         for name, R in catalogue.items()
     ]
     table = [("name", "paper", "claim", "scheme"), *(tuple(row.values()) for row in rows)]
-    return Answer(rows, "\n".join(aligned(table)))
+    return Output(rows, "\n".join(aligned(table)))
 
 
-def show(name: str, work: bool = False) -> Answer:
+def show(name: str, work: bool = False) -> Output:
     """A recipe as mathematics, its certificate, its flows and the text of its step."""
     recipe = find_recipe(name)
     if work:
@@ -72,7 +72,7 @@ def show(name: str, work: bool = False) -> Answer:
         data |= {"step": None, "missing": str(error)}
         texts = [f"no step: {error}"]
     data["relaxation"], relaxation = _relaxation(recipe)
-    return Answer(data, "\n\n".join([str(recipe), recipe.typeset(), str(certificate), *relaxation, *texts]))
+    return Output(data, "\n\n".join([str(recipe), recipe.typeset(), str(certificate), *relaxation, *texts]))
 
 
 def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]:
@@ -86,24 +86,24 @@ def _relaxation(recipe: Recipe) -> tuple[dict[str, dict[str, float]], list[str]]
     return steps, ["\n".join(["relaxation, by linearisation:", *lines])] if lines else []
 
 
-def _show_work(recipe: Recipe) -> Answer:
+def _show_work(recipe: Recipe) -> Output:
     """The answer with a recipe and the work of the flows of its accept-reject step, or the reason why there is none."""
     data: dict[str, Any] = {"recipe": recipe.name, "text": str(recipe)}
     try:
         step = integrators.metropolised(recipe)
     except RecipeError as error:  # such as adaptations that run
-        return Answer(data | {"work": None, "missing": str(error)}, f"{recipe}\n\nno work: {error}")
+        return Output(data | {"work": None, "missing": str(error)}, f"{recipe}\n\nno work: {error}")
     formulas = step.work_formulas
     title, *flows = str(step).splitlines()
     lines = [f"{flow}\n     work = {formula}" for flow, formula in zip(flows, formulas.values(), strict=True)]
     notes = "  z is the state before a flow, z' the one after it, x_left the block x of z"
-    return Answer(
+    return Output(
         data | {"scheme": str(step.scheme), "H": str(recipe.H), "work": formulas},
         "\n".join([f"{recipe}\n", title, *lines, notes]),
     )
 
 
-def check(name: str, scheme: str | None = None) -> Answer:
+def check(name: str, scheme: str | None = None) -> Output:
     """The certificate of a recipe, and the checks of its step: the emitted text, its law in one step and in many."""
     recipe = find_recipe(name)
     certificate = recipe.check()
@@ -115,23 +115,23 @@ def check(name: str, scheme: str | None = None) -> Answer:
         report = check_layers(recipe, scheme)
     ok = False if False in (certificate.ok, report.ok) else certificate.ok and report.ok
     data = {**certificate.to_dict(), "ok": ok, "report": report}
-    return Answer(data, f"{certificate}\n\n{report}", code=1 if ok is False else 0)
+    return Output(data, f"{certificate}\n\n{report}", code=1 if ok is False else 0)
 
 
-def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Answer:
+def emit(name: str, scheme: str | None = None, out: str | None = None, force: bool = False) -> Output:
     """The step of a recipe as one file that imports only math and torch."""
     step = integrators.compile(find_recipe(name), scheme)
     data: dict[str, Any] = {"recipe": step.recipe.name, "scheme": str(step.scheme), "order": step.order}
     source = step.standalone()
     if out is None:
-        return Answer(data | {"source": source}, source.rstrip())
+        return Output(data | {"source": source}, source.rstrip())
     with regular.refused(out, do="Choose another folder."):
         path = Path(out)
         if path.exists() and not (path.is_file() and (force or _is_emitted(path.read_text("utf-8", "replace")))):
             advice = "Choose another name, or pass --force to replace a file."
             raise RecipeError(out, "it exists, and is not a file that we emitted", do=advice)
         regular.replace(path, source.encode())
-    return Answer(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
+    return Output(data | {"file": out}, f"{step.recipe.name}, {step.scheme}: {out}")
 
 
 def _is_emitted(source: str) -> bool:
@@ -148,7 +148,7 @@ def sample(
     tune: bool = False,
     step_size: float | None = None,
     **options: Any,
-) -> Answer:
+) -> Output:
     """Draws from an energy by a recipe, with their summary and the report of their checks."""
     recipe = find_recipe(name)
     U = None if energy is None else find_energy(energy)
@@ -182,7 +182,7 @@ def sample(
     rows = [{"name": index} | row for index, row in table.to_dict("index").items()]
     files = {name: file for name, file in (("file", out), ("plot", plot)) if file is not None}
     info = draws.info | {"report": report.verdict}
-    return Answer({"summary": rows, "info": info, "report": report, **files}, "\n\n".join(text))
+    return Output({"summary": rows, "info": info, "report": report, **files}, "\n\n".join(text))
 
 
 def _check_outputs(out: str | None, plot: str | None) -> None:
@@ -210,14 +210,14 @@ def _is_of_draws(path: Path) -> bool:
         return b'{"__metadata__":{"draws":' in file.read(64)
 
 
-def audit(name: str, **options: Any) -> Answer:
+def audit(name: str, **options: Any) -> Output:
     """The law of a sampler that others wrote, run as a black box; exit code 1 for a wrong law, 2 without a verdict."""
     run = find_function(name)
     from ..testing.audits import audit as audited  # imports torch
 
     with blaming(file_and_name(name)[0]):
         result = audited(run, **options)
-    return Answer(result, str(result), {True: 0, False: 1, None: 2}[result.ok])
+    return Output(result, str(result), {True: 0, False: 1, None: 2}[result.ok])
 
 
 # ---- values of the options

@@ -17,7 +17,7 @@ from . import regular
 RESTORE = "Restore it from a copy, or sample again."
 
 
-class Foreign(RecipeError):
+class ForeignFile(RecipeError):
     """The RecipeError for a file that is not of the expected kind."""
 
 
@@ -56,14 +56,14 @@ def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.
         with regular.read_by_name(path, links=links) as name, safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}
             if kind not in metadata:
-                raise Foreign(str(path), f"not an intact file of {kind} (it was not written as such)", do=RESTORE)
+                raise ForeignFile(str(path), f"not an intact file of {kind} (it was not written as such)", do=RESTORE)
             header = json.loads(metadata[kind])
             # Copies: tensors mapped to the file would change with the file after the check.
             values = {name: file.get_tensor(name).clone() for name in header.pop("names")}
         if header.pop("sha256") != _sha256(values, header):
             raise ValueError("its contents do not match its SHA-256")
         return values, header
-    except Foreign:
+    except ForeignFile:
         raise
     except RecipeError as error:  # no regular file
         raise RecipeError(str(path), f"cannot be read ({error.what})", do="Check the path.") from error

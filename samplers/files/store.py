@@ -148,7 +148,7 @@ class Store:
         """A checkpoint; None where it is not intact. In another format the same names may have other meanings."""
         try:
             tensors, account = storage.read(self.files[k], "checkpoint", links=False)
-        except storage.Foreign as error:
+        except storage.ForeignFile as error:
             what = "it is a file of somebody else, no checkpoint"
             raise RecipeError(str(self.files[k]), what, do=ELSEWHERE) from error
         except RecipeError:

@@ -54,7 +54,7 @@ class Bar(tqdm):
         self.set_postfix_str(words, refresh=not self.in_log)
 
 
-class Watch:
+class Ticker:
     """Scalars of what goes on, about once a second: in words behind a bar, and for a function of the caller.
 
     `progress`: whether the bar is shown, or the function; `in_words`: the text of scalars; `at_once`: whether the first

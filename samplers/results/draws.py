@@ -20,7 +20,7 @@ from .findings import Report
 from .functional import Functional
 from .predictive import predictions_of
 from .record import arviz_of, named
-from .report import ALPHA, TOLERANCE, Subject, report_of
+from .report import ALPHA, TOLERANCE, TargetDraws, report_of
 from .tensor_checks import checked_log_weights, checked_step_sizes, refuse_weights
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class Draws(Mapping):
         if evaluations is not None:
             integer("draws, report", "evaluations", evaluations, least=0)
         sound = self._sound
-        questioned = Subject(
+        questioned = TargetDraws(
             {name: x[sound] if len(sound) < self.chains else x for name, x in self._targets().items()},
             self.info,
             lost=self.chains - len(sound),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
-from .findings import LATER, Finding, Report, banded, r_hat_finding
+from .findings import LATER, Diagnostic, Report, banded, r_hat_finding
 from .functional import Functional
 from .geometry import (
     LEAST_FRACTION,
@@ -49,11 +49,11 @@ FASTEST = 0.99  # acceptance above which a larger step moves further for the sam
 OWN_MODES, MOVING = 1.2, 10.0  # R-hat of chains in modes of their own, and effective draws of half a chain there
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
-Answer = list[Finding] | str  # findings, or the reason why there are none
+Answer = list[Diagnostic] | str  # findings, or the reason why there are none
 
 
 @dataclass(frozen=True)
-class Subject:
+class TargetDraws:
     """The draws of the target of the chains that are not lost, `info` of the run, and the number of lost chains.
 
     `rerun`: the run, a `samplers.running.repeated.PairedRun`, or None. `evaluations`: draws of each chain at which the
@@ -150,11 +150,11 @@ class Subject:
         return max(EVALUATIONS, int(min(share, AT_LENGTH[0] / numbers)))
 
 
-def report_of(run: Subject) -> Report:
+def report_of(run: TargetDraws) -> Report:
     """The findings of all questions, and the reasons why some were not asked. `Draws.report` says more."""
     if not (run.size[1] or run.lost):
         return Report((), ("there are no draws",))
-    findings: list[Finding] = []
+    findings: list[Diagnostic] = []
     unasked: list[str] = []
     for title, question in QUESTIONS.items():
         answer = question(run) if run.size[0] or question is _lost else "every chain is lost"
@@ -168,10 +168,10 @@ def report_of(run: Subject) -> Report:
 # ---- the questions
 
 
-def _lost(run: Subject) -> Answer:
+def _lost(run: TargetDraws) -> Answer:
     """Lost chains, and chains with two draws of another one bit for bit, unless all are whole numbers."""
     cure = "Take a smaller step size: they left the finite numbers, or a domain."
-    findings = [Finding("lost chains", "", run.lost, None, 0, 0, cure)]
+    findings = [Diagnostic("lost chains", "", run.lost, None, 0, 0, cure)]
     chains, draws = run.size
     if chains > 1 and draws > 1:
         at = [[x[:, k].reshape(chains, -1).cpu() for x in run.values.values()] for k in (draws // 2, -1)]
@@ -180,24 +180,26 @@ def _lost(run: Subject) -> Answer:
         are_categories = not (states % 1).any()
         copies = 0 if are_categories else len(states) - len(states.unique(dim=0))
         cure = "Give each run a seed, or a range of chains, of its own: copies tell nothing new."
-        findings += [Finding("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
+        findings += [Diagnostic("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
     return findings
 
 
-def _acceptance(run: Subject) -> Answer:
+def _acceptance(run: TargetDraws) -> Answer:
     shares = run.info.get("acceptance")
     if shares is None:
         return "steps are not accepted or rejected"
-    findings = [Finding("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")]
+    findings = [
+        Diagnostic("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")
+    ]
     if "rounding" in run.info:
         cure = "Take a constant from the energy, sum it in float64, or start in float64: U is rounded."
         findings.append(
-            Finding("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
+            Diagnostic("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
         )
     return findings + _geometry(run)
 
 
-def _geometry(run: Subject) -> list[Finding]:
+def _geometry(run: TargetDraws) -> list[Diagnostic]:
     """Proposals whose work is beyond a bound, and where they begin; the least E-BFMI of the chains, if U is known."""
     findings = []
     if "divergences" in run.info:
@@ -208,15 +210,15 @@ def _geometry(run: Subject) -> list[Finding]:
         if past:
             run.notes.append(f"divergence of {past} proposals: they went past an edge, where U is infinite")
         rare = RARE * run.info["divergences"]["proposals"] if number else 0.0
-        findings.append(Finding("divergent proposals", "", number, None, 0, rare, cure, known=not number))
+        findings.append(Diagnostic("divergent proposals", "", number, None, 0, rare, cure, known=not number))
     if "e_bfmi" in run.info:
         fraction, chain = least_fraction(run.info, run.numbers)
         cure = f"Momenta cover little of the spread of U in chain {chain}. {run.rewriting}"
-        findings.append(Finding("E-BFMI", "", fraction, None, LEAST_FRACTION, math.inf, cure))
+        findings.append(Diagnostic("E-BFMI", "", fraction, None, LEAST_FRACTION, math.inf, cure))
     return findings
 
 
-def _standing(run: Subject) -> Answer:
+def _standing(run: TargetDraws) -> Answer:
     """The longest time that a chain has stood still, as a share of its draws; at the end, without acceptance."""
     n = run.size[1] - 1
     if n < 1:
@@ -225,15 +227,15 @@ def _standing(run: Subject) -> Answer:
     if "acceptance" not in run.info:
         share = last_stay(run.values) / n
         cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
-        return [Finding(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
+        return [Diagnostic(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
     stay, chain, last = longest_stay(run.values)
     bound = min(max(run.tolerance, _longest_stay(run, n) / n), 1 - 1 / n)
     where = f"Chain {run.numbers[chain]} did until draw {last}, {place_of(run.values, [(chain, last)])}. "
     cure = f"{where}Take a smaller step size, or start elsewhere. {run.rewriting}"
-    return [Finding(question, "", stay / n, None, 0, bound, cure)]
+    return [Diagnostic(question, "", stay / n, None, 0, bound, cure)]
 
 
-def _longest_stay(run: Subject, n: int) -> float:
+def _longest_stay(run: TargetDraws, n: int) -> float:
     """The most draws that a chain stands still by chance, where each is accepted with the mean acceptance."""
     accepted = sum(run.info["acceptance"]) / len(run.info["acceptance"])
     probability = 1 - (1 - accepted) ** run.info.get("thin", 1)
@@ -242,7 +244,7 @@ def _longest_stay(run: Subject, n: int) -> float:
     return math.log(max(n * probability * run.size[0] / run.alpha_of_one, 1.0)) / -math.log1p(-probability)
 
 
-def _heat(run: Subject) -> Answer:
+def _heat(run: TargetDraws) -> Answer:
     """The temperature that the noise of minibatches adds, less what the recipe takes as supplied."""
     if run.rerun is None:
         return str(run.slopes)
@@ -269,11 +271,11 @@ def _heat(run: Subject) -> Answer:
     T = run.rerun.plan.kept_temperature
     findings = [banded("heat of the minibatches", "", heat, 0.0, 2 * run.tolerance * T, run.alpha_of_one, cure, T)]
     if run.rerun.has_batches and run.rerun.counts_rows():
-        findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
+        findings.append(Diagnostic("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
     return findings
 
 
-def _thermostats(run: Subject) -> Answer:
+def _thermostats(run: TargetDraws) -> Answer:
     thermostats = _averages(run, "thermostats")
     if not thermostats:
         return "none was watched"
@@ -282,7 +284,7 @@ def _thermostats(run: Subject) -> Answer:
     return [r_hat_finding(name, Agreement(**numbers), alpha, cure) for name, numbers in thermostats.items()]
 
 
-def _r_hats(run: Subject) -> Answer:
+def _r_hats(run: TargetDraws) -> Answer:
     chains, draws = run.size
     if chains < 2 or draws < LEAST:
         return f"of {chains} chain(s) of {draws} draws"
@@ -312,7 +314,7 @@ def is_in_modes(agreement: Agreement) -> bool:
     return agreement.r_hat > OWN_MODES and agreement.within > MOVING * agreement.halves
 
 
-def _configurational(run: Subject) -> Answer:
+def _configurational(run: TargetDraws) -> Answer:
     """The mean of (theta - E theta) grad U over sites, at some draws: T, by the virial theorem, or of its like."""
     if run.rerun is not None and run.rerun.recipe.has_other_energy:
         return "the recipe's H holds more of the target's energy than U"
@@ -335,7 +337,7 @@ def _configurational(run: Subject) -> Answer:
     return findings
 
 
-def _kinetic(run: Subject) -> Answer:
+def _kinetic(run: TargetDraws) -> Answer:
     momenta = _averages(run, "kinetic_temperature")
     if momenta and run.weights is not None:
         return "it was recorded without the weights of draws"
@@ -354,33 +356,33 @@ def _kinetic(run: Subject) -> Answer:
     return findings
 
 
-def _averages(run: Subject, kind: str) -> Mapping[str, Any]:
+def _averages(run: TargetDraws, kind: str) -> Mapping[str, Any]:
     """The averages of momenta or thermostats that the run has recorded, by block."""
     return (run.info.get("averages") or {}).get(kind) or {}
 
 
-def _sample_size(run: Subject) -> Answer:
+def _sample_size(run: TargetDraws) -> Answer:
     """The least effective sample size; 1/tolerance^2 make the error of a mean so many standard deviations."""
     least = 1 / run.tolerance**2
     chains, draws = run.size
     if draws < LEAST:
         cure = f"Take more steps: {draws} draws of a chain do not tell how it mixes."
-        return [Finding("sample size", "", chains * draws, None, least, math.inf, cure, known=False)]
+        return [Diagnostic("sample size", "", chains * draws, None, least, math.inf, cure, known=False)]
     findings = []
     if run.weights is not None:
         tail = tail_of_weights(run.weights.log().flatten().numpy())
         cure = "Few draws have most of the weight: take weights that vary less, of a law nearer to that of the target."
-        findings.append(Finding("Pareto index of the weights", "", tail, None, -math.inf, HEAVY, cure))
+        findings.append(Diagnostic("Pareto index of the weights", "", tail, None, -math.inf, HEAVY, cure))
     for x, names, weights in run.thinned.values():
         sizes = sample_size_of_ranks(x, weights).nan_to_num(math.inf).tolist()
         size, name = min(zip(sizes, names), key=lambda pair: pair[0], default=(math.inf, ""))
         if size < math.inf:
             cure = f"Take {math.ceil(least / max(size, 1))} times as many steps, or chains."
-            findings.append(Finding("sample size", name, size, None, least, math.inf, cure))
+            findings.append(Diagnostic("sample size", name, size, None, least, math.inf, cure))
     return findings or "no coordinate varies"
 
 
-QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
+QUESTIONS: dict[str, Callable[[TargetDraws], Answer]] = {
     "lost chains": _lost,
     "acceptance": _acceptance,
     "chains that stand still": _standing,

@@ -14,7 +14,7 @@ from integrators.kernels.sweep import Sweep
 from integrators.step import Step
 
 from .drive import Kernel
-from .graphs import SIZE, STEPS_OF_GRAPHS, Unrolled, is_unrolled
+from .graphs import SIZE, STEPS_OF_GRAPHS, Graphs, is_unrolled
 from .inputs import Inputs
 from .launches import Launches, kernel_of
 from .plan import Plan
@@ -44,12 +44,12 @@ def choose(
         inputs = replace(inputs, functions=block_noise.functions_on(device))
     has_graph = backend == "auto" and is_unrolled(plan, inputs, state, least)
     if has_graph and not on_gpu:
-        return Unrolled(inputs, keep, least, where), "several steps in one graph of torch.compile: a long run", inputs
+        return Graphs(inputs, keep, least, where), "several steps in one graph of torch.compile: a long run", inputs
     inputs = inputs if has_graph else with_compiled_gradient(plan, inputs, backend, where)
     kernel, reason = kernel_for(plan, state, inputs, keep, backend)
     if has_graph:
         reason = f"several steps in one CUDA graph; beside it {reason}"
-        return Unrolled(inputs, keep, least, where, kernel), reason, inputs
+        return Graphs(inputs, keep, least, where, kernel), reason, inputs
     return kernel, reason, inputs
 
 

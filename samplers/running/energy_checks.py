@@ -51,7 +51,7 @@ def check_at_start(
     """
     if compares:
         check_has_value(inputs.target.whole, where, "an exchange compares values of U")
-    trial = Trial(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
+    trial = FirstEnergies(step, inputs, {b.name: start[b.name] for b in step.recipe.targets}, where)
     gradient = trial.gradient(trial.start)
     check_rows(inputs.target, position_of(step.recipe, trial.start), where)
     for name, x in gradient.items():
@@ -76,7 +76,7 @@ def check_at_start(
 
 
 @dataclass(frozen=True)
-class Trial:
+class FirstEnergies:
     """The energy on the first batch of every chain, at `start` and elsewhere."""
 
     step: Step

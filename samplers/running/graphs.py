@@ -27,7 +27,7 @@ SIZE_ON_GPU = 2**18  # the same on a GPU, where launches dominate small steps
 Several = Callable[..., tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]]
 
 
-class Unrolled:
+class Graphs:
     """Moves chains by a compiled graph of several steps; lost chains are found after each graph.
 
     `inputs`: those of the steps, with a gradient that torch can compile; `keep`: the names of the blocks whose values

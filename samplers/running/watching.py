@@ -8,7 +8,7 @@ import torch
 
 from integrators.auxiliary import masses
 
-from ..results.bar import Bar, Scalars, Shown, Watch
+from ..results.bar import Bar, Scalars, Shown, Ticker
 from ..target.layout import by_block
 from .chains import Chains
 from .inputs import Inputs
@@ -36,7 +36,7 @@ class Progress:
         self.record = record
         self.layout = inputs.layout
         self.bar = Bar(chains.recipe.name, plan.length, shown=progress is True)
-        self.watch = Watch(self.bar, progress, _in_words)
+        self.watch = Ticker(self.bar, progress, _in_words)
         self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.watch.is_on else {}
         self.done = 0
         self.done_then = 0

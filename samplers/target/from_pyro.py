@@ -27,7 +27,7 @@ UNNORMALISED = (
 
 
 @dataclass(frozen=True)
-class Program:
+class PyroModel:
     """A model of Pyro with its arguments."""
 
     model: Callable
@@ -91,7 +91,7 @@ def from_pyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Model:
     """
     if not callable(model):
         raise RecipeError(WHERE, f"it is a function with pyro.sample statements, got {model!r}", do="Pass the model.")
-    program = Program(model, args, kwargs)
+    program = PyroModel(model, args, kwargs)
     do = "Pass a function with pyro.sample statements, and its arguments."
     with of_the_caller(WHERE, "the model fails when it is run", do), seeded(0):
         first, *runs = [program.latent() for _ in range(RUNS)]
@@ -130,7 +130,7 @@ def _is_latent(name: str, node: Mapping[str, Any]) -> bool:
     return True
 
 
-def _check_seen(program: Program, nodes: Mapping[str, Any]) -> None:
+def _check_seen(program: PyroModel, nodes: Mapping[str, Any]) -> None:
     """Refuse numbers that neither a prior nor data see, as those beside obs_mask= and a mask of a prior leave them."""
     values = {name: node["value"].detach() for name, node in nodes.items()}
     masked = {name: values[name].clone().requires_grad_() for name in nodes if nodes[name]["mask"] is not None}

@@ -32,7 +32,7 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
     """
     if not takes(log_likelihood, 1) or takes(log_likelihood, 2):
         return
-    pairs = Pairs()
+    pairs = AllPairs()
     try:
         with unchecked, pairs:
             terms = log_likelihood(ByName(theta))
@@ -51,12 +51,12 @@ def check_likelihood(log_likelihood: Callable, theta: Mapping[str, torch.Tensor]
         )
 
 
-class Pairs(TorchFunctionMode):
+class AllPairs(TorchFunctionMode):
     """Follows tensors `(n, n)` that pair a column with a row: those of which no argument has as many numbers.
 
     `summed`: n of such a tensor that is summed up, 0 without one.
 
-    >>> with Pairs() as pairs:
+    >>> with AllPairs() as pairs:
     ...     x = (torch.zeros(3) - torch.zeros(3, 1)).exp().sum()
     >>> pairs.summed
     3

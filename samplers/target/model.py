@@ -17,7 +17,7 @@ from recipe.results import html_table
 from .coordinates import Coordinates
 from .layout import Layout
 from .likelihood import check_likelihood
-from .observed import LAW, Observed, observed_of
+from .observed import LAW, Observations, observed_of
 from .torch_state import seeded, unchecked
 from .variables import ByName, Prior, Variable, variables_of
 
@@ -161,7 +161,7 @@ class Model:
         {'y': (1, 5, 3), 'square': (1, 5)}
         """
         where = "model, predictive"
-        if not isinstance(self.log_likelihood, Observed):
+        if not isinstance(self.log_likelihood, Observations):
             what = "the likelihood is a function of the variables, from which no data are drawn"
             raise RecipeError(where, what, do=LAW)
         for name, shape in self.shapes.items():
@@ -288,7 +288,7 @@ def model(
         for name, variable in variables.items():
             variable.check(before)
             before[name] = variable.draw(before)
-        if isinstance(log_likelihood, Observed):
+        if isinstance(log_likelihood, Observations):
             log_likelihood.check(before)
         else:
             check_likelihood(log_likelihood, before)

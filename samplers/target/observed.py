@@ -19,12 +19,12 @@ LAW = "Write {'y': (lambda v: Normal(v['mu'], 1.0), y)}, or without data {'sum':
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class Observations:
     """Laws of data given the variables, and quantities of these, by name; `data`: nan where a value is missing.
 
     >>> from torch.distributions import Normal
     >>> y = torch.tensor([1.0, torch.nan])
-    >>> seen = Observed({"y": lambda v: Normal(v["mu"], 1.0), "twice": lambda v: 2 * v["mu"]}, {"y": y})
+    >>> seen = Observations({"y": lambda v: Normal(v["mu"], 1.0), "twice": lambda v: 2 * v["mu"]}, {"y": y})
     >>> float(seen({"mu": torch.tensor(1.0)}))                                     # -log(2 pi)/2, of one value
     -0.9189385175704956
     >>> {name: tuple(x.shape) for name, x in seen.draw({"mu": torch.tensor(1.0)}).items()}
@@ -114,7 +114,7 @@ class Observed:
         return {name: x.unflatten(0, (chains, number)) for name, x in stacked.items()}
 
 
-def observed_of(entries: Mapping[str, Any], names: Mapping[str, Any]) -> Observed:
+def observed_of(entries: Mapping[str, Any], names: Mapping[str, Any]) -> Observations:
     """Data with their laws, and quantities, by name: `(law, data)`, or a function; refused for names of variables."""
     functions: dict[str, Callable] = {}
     data: dict[str, torch.Tensor] = {}
@@ -129,7 +129,7 @@ def observed_of(entries: Mapping[str, Any], names: Mapping[str, Any]) -> Observe
         data |= {name: _tensor(y[0], where)} if y else {}
     if not data:
         raise RecipeError("model", "no data are given with a law", do=LAW)
-    return Observed(functions, data)
+    return Observations(functions, data)
 
 
 def _tensor(y: Any, where: str) -> torch.Tensor:

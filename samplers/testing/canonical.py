@@ -22,7 +22,7 @@ from recipe.symbols import temperature as T
 from .densities import closed, density, separate
 from .features import features_over
 from .generator import BOUND, STANDARD_ERRORS, Generator
-from .grids import Chart, Group, Points, Unresolved, law_of
+from .grids import BlockGroup, Chart, Points, Unresolved, law_of
 from .one_step import fitting_degree
 from .quadrature import gauss, gaussian
 
@@ -40,7 +40,7 @@ SWEEPS, CHOICE = 300, 10  # moves of every walker, and candidates for each start
 FREEDOM, WIDTH = 3.0, 2.0  # of the Student law of the starts
 
 
-class Law:
+class CanonicalLaw:
     """exp(-H/T) over coordinates, for one energy: a quadrature of points and weights, or draws if `drawn`.
 
     `values`: the number of each symbol but blocks; `noise_points`, of a step's noise, limit the points. `coarser`: a
@@ -61,10 +61,10 @@ class Law:
         self.weighted = self._on_a_grid() or self._composed(MOST_NODES // noise_points)
 
     @cached_property
-    def composition(self) -> "Composition":
+    def composition(self) -> "ComposedLaw":
         """The law composed of laws of independent groups."""
         H = self.sites.at(closed(**self.options)(self.recipe.H))
-        return Composition(H, self.sites.coordinates, temperature=self.options["temperature"], degree=DEGREE)
+        return ComposedLaw(H, self.sites.coordinates, temperature=self.options["temperature"], degree=DEGREE)
 
     def _on_a_grid(self):
         if not self.has_grid:
@@ -133,7 +133,7 @@ class Law:
 # ---- a law composed of known laws
 
 
-class Composition:
+class ComposedLaw:
     """Draws and a quadrature of exp(-H/T), for an H of numbers and coordinates alone.
 
     A coordinate in which H is quadratic is normal given the others, and is integrated out by its formula. The other
@@ -143,7 +143,7 @@ class Composition:
 
     >>> from recipe import scalar
     >>> x, y = scalar("x"), scalar("y")
-    >>> banana = Composition(x**2 / 2 + 5 * (y - x**2) ** 2, (x, y))
+    >>> banana = ComposedLaw(x**2 / 2 + 5 * (y - x**2) ** 2, (x, y))
     >>> points, weights = banana.rule(8)
     >>> len(weights), round(float(weights @ points[y]), 10)
     (64, 1.0)
@@ -170,7 +170,7 @@ class Composition:
         except Unresolved:
             if any(b.domain.is_discrete for b in blocks):
                 raise
-            return _Walked(blocks, Group(blocks, energy, temperature))
+            return _Walked(blocks, BlockGroup(blocks, energy, temperature))
         order = np.argsort(points[blocks[0]]) if is_single else slice(None)
         return _Tabulated({b: x[order] for b, x in points.items()}, weights[order], is_single)
 

@@ -30,7 +30,7 @@ def _usual(parameter, i):
 
 
 @dataclass(frozen=True)
-class Case:
+class Example:
     """A recipe with values of its parameters, observations, and further words that fit the recipe."""
 
     recipe: Recipe
@@ -51,19 +51,19 @@ class Case:
         return tuple(dict.fromkeys([self.recipe.scheme, *self.recipe.schemes.values(), *self.words]))
 
 
-def case_of(recipe: Recipe) -> Case:
+def case_of(recipe: Recipe) -> Example:
     """The case of a recipe: from the table for a stock recipe, else with usual values."""
     case = CASES.get(recipe.name)
     if case is None or recipe.state != case.recipe.state:
-        return Case(recipe)
-    return case if set(recipe.parameters) <= set(case.recipe.parameters) else Case(recipe)
+        return Example(recipe)
+    return case if set(recipe.parameters) <= set(case.recipe.parameters) else Example(recipe)
 
 
 def row(
     *words: str, observe: Any = None, step_size: float | None = None, bind: Any = None, **values: Any
-) -> Callable[[Recipe], Case]:
+) -> Callable[[Recipe], Example]:
     """The function from a stock recipe to its case, with words, observations, step size, open functions, parameters."""
-    return lambda recipe: Case(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
+    return lambda recipe: Example(recipe.bind(**bind) if bind else recipe, values, words, observe or {}, step_size)
 
 
 METRIC = {"inverse_metric": lambda t: 1 / (1 + t**2)}
@@ -106,14 +106,14 @@ for _likelihood, _observe in (("", SQUARES), ("-classification", {})):
         TABLE[f"sghmc-sa{_likelihood}{_mode}"] = row(*_words, observe=_observed, **FRICTION, **_values, **SPIKE)
 
 
-class Cases(Mapping[str, Case]):
+class Cases(Mapping[str, Example]):
     """The cases of the catalogue by name, each made on first use, since declaring all samplers takes seconds."""
 
-    known: ClassVar[dict[str, Case]] = {}
+    known: ClassVar[dict[str, Example]] = {}
 
-    def __getitem__(self, name: str) -> Case:
+    def __getitem__(self, name: str) -> Example:
         if name not in self.known:
-            self.known[name] = TABLE.get(name, Case)(catalogue[name])
+            self.known[name] = TABLE.get(name, Example)(catalogue[name])
         return self.known[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -50,7 +50,7 @@ def law_of(
     `formulas`: integrands beside H. `nodes`, `degree` and errors are those of `density`; raises Unresolved where more
     than three blocks are coupled, or no grid resolves the law.
     """
-    group = Group(blocks, H, temperature)
+    group = BlockGroup(blocks, H, temperature)
     moving = group.moving
     if len(moving) > 3:
         what = f"it couples {len(moving)} blocks: {', '.join(map(str, moving))}"
@@ -79,7 +79,7 @@ def law_of(
     raise Unresolved("density", what, do="Give values= at which its scales are closer.")
 
 
-class Group:
+class BlockGroup:
     """The blocks of a group: `moving` ones, to be integrated over, and `latent` categories, to be summed over."""
 
     def __init__(self, blocks: Sequence[Block], H: Expr, temperature: Any):

@@ -24,7 +24,7 @@ from recipe.symbols import Block, duration
 
 from .interpreter import Chain, flow_by_flow
 from .quadrature import hermite, legendre
-from .random_calls import Inputs, called, derivatives, each, inputs, largest_error
+from .random_calls import Arguments, called, derivatives, each, inputs, largest_error
 
 
 def _inputs_and_derivatives(step, at, energy):
@@ -66,7 +66,7 @@ def residual_is_zero(recipe: Recipe) -> None:
     _claim(vanishes(rest), f"{recipe.name}: exp(-H) is not stationary, (L* rho)/rho = {rest}, not 0")
 
 
-def word_verifies(step: Step, at: Inputs | None = None, energy: Energy | None = None) -> None:
+def word_verifies(step: Step, at: Arguments | None = None, energy: Energy | None = None) -> None:
     """Every letter runs for the whole step, every move has its stage, and the Program is sound."""
     shares: Counter = Counter()
     for letter, fraction in step.scheme.moves:
@@ -86,7 +86,7 @@ def word_verifies(step: Step, at: Inputs | None = None, energy: Energy | None = 
 
 
 def emitted_equals_interpreted(
-    step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1, bound: float = 1e-12
+    step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.1, bound: float = 1e-12
 ) -> None:
     """The emitted torch step = its flows one by one, on the same noise."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
@@ -95,13 +95,13 @@ def emitted_equals_interpreted(
     _agree(result, expected, bound, f"{_name(step)}: the emitted step is not that of its flows")
 
 
-def chains_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
+def chains_permute(step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
     """step(P z, P w) = P step(z, w) for every permutation P of the chains."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     _permutes(step, at, slopes, h, 0, {*at.state, *at.noise}, "chains")
 
 
-def coordinates_permute(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
+def coordinates_permute(step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.1) -> None:
     """step(P z, P w) = P step(z, w) for every permutation P of the sites, where U is exchangeable; vector blocks."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     symbols: tuple[Symbol, ...] = (*step.recipe.entries, *step.recipe.parameters, *step.program.draws)
@@ -138,7 +138,7 @@ def _pieces(step):
     return {letter: flow for letter, flow in step.flows.items() if letter not in step.recipe.jumps}
 
 
-def pieces_sum_to_the_sde(step: Step, at: Inputs | None = None, energy: Energy | None = None) -> None:
+def pieces_sum_to_the_sde(step: Step, at: Arguments | None = None, energy: Energy | None = None) -> None:
     """sum over pieces of dE[z]/dt = -(D+Q) grad H + T Gamma, and of dCov[z]/dt = 2(T D - supplied), at t = 0."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     recipe = step.recipe
@@ -175,7 +175,7 @@ def _rates(chain, flow):
     return {key: rate(key) for key in coarse}
 
 
-def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.2) -> None:
+def flows_are_semigroups(step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.2) -> None:
     """E[z] and Cov[z] after h equal E[z] and Cov[z] after h/2 twice, for every exact flow."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     chain = _chain(step, at, slopes, h)
@@ -198,12 +198,12 @@ def flows_are_semigroups(step: Step, at: Inputs | None = None, energy: Energy | 
 
 
 def volume_is_preserved(
-    step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.2
+    step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.2
 ) -> tuple[str, ...]:
     """det dF_h(z)/dz = 1 for the exact flows without noise whose field has no divergence; returns their letters."""
     at, slopes = _inputs_and_derivatives(step, at, energy)
     state, noise = (each(lambda x: x[:1], part) for part in at[:2])
-    one = Inputs(state, noise, at.parameters).tensors
+    one = Arguments(state, noise, at.parameters).tensors
     kept = []
     pieces = split(step.recipe, step.scheme, all_letters(step.recipe, step.pieces))
     for letter, flow in _pieces(step).items():
@@ -240,7 +240,9 @@ def _jacobian(step, names, at, slopes, h):
     return torch.cat([c.reshape(len(c), -1) for c in columns], 1)
 
 
-def reversible(step: Step, at: Inputs | None = None, energy: Energy | None = None, h: float = 0.1) -> tuple[Block, ...]:
+def reversible(
+    step: Step, at: Arguments | None = None, energy: Energy | None = None, h: float = 0.1
+) -> tuple[Block, ...]:
     """R step(R step(z)) = z for a palindrome of exact flows without noise, where f(R z) = -R f(z); R flips momenta.
 
     Returns the blocks that R flips, momenta with or without thermostats; () where there is no such R.

@@ -41,7 +41,7 @@ def led_into(domain: Domain, x: Any) -> Any:
     return np.abs(x) + (0.2 if domain.name == "positive" else 0.0)
 
 
-class Inputs(NamedTuple):
+class Arguments(NamedTuple):
     """Arguments of one call: `step(at.state, h, gradient=..., noise=at.noise, **at.parameters)`."""
 
     state: Values
@@ -49,9 +49,9 @@ class Inputs(NamedTuple):
     parameters: Values
 
     @property
-    def tensors(self) -> "Inputs":
+    def tensors(self) -> "Arguments":
         """The inputs as torch float64 tensors."""
-        return Inputs(*map(tensors, self))
+        return Arguments(*map(tensors, self))
 
 
 def inputs(
@@ -62,7 +62,7 @@ def inputs(
     sizes: Sequence[int] | None = None,
     *,
     varied: bool = False,
-) -> Inputs:
+) -> Arguments:
     """A random state and noise inside of their domains, and parameters away from 0 and 1, numpy float64.
 
     Vector blocks are (chains, *shape), scalar blocks (chains,), or (chains, tensors) where `sizes`, the number of sites
@@ -98,7 +98,7 @@ def inputs(
     noise = {d.name: _drawn_for(d, random, size(d)) for d in step.program.draws}
     parameters = {s.name: parameter(s) for s in step.recipe.parameters}
     parameters |= {"temperature": TEMPERATURE, "num_data": NUM_DATA, "step_number": 7 if shape and not varied else 2}
-    return Inputs(state, noise, parameters)
+    return Arguments(state, noise, parameters)
 
 
 def _value_of(operator, random, shape):

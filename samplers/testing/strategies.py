@@ -39,7 +39,7 @@ from recipe.pieces import METHODS, lettered, piece
 from recipe.scheme import EULER, Scheme
 from recipe.symbols import Block
 
-from .random_calls import Inputs, inputs
+from .random_calls import Arguments, inputs
 
 KINDS = ("sites", "explicit", "linear", "thermostatted")
 ENERGY_KINDS = ("gaussian", "quartic", "coupled")
@@ -378,7 +378,7 @@ def targets(recipe: Recipe, **options: Any) -> st.SearchStrategy[Energy]:
 
 def states(
     step: Step, chains: int = 4, shape: tuple[int, ...] = (3,), *, tensors: bool = False
-) -> st.SearchStrategy[Inputs]:
+) -> st.SearchStrategy[Arguments]:
     """State, noise and parameters of a step, by `inputs`; torch tensors with `tensors=True`."""
     drawn = st.integers(0, 2**32 - 1).map(lambda seed: inputs(step, chains, shape, seed, varied=True))
     return drawn.map(lambda at: at.tensors) if tensors else drawn

@@ -27,8 +27,8 @@ from recipe.symbols import Block, Partial, Potential, Total, is_site, masked, nu
 from recipe.symbols import temperature as T
 
 from ..stock import recipe_of
-from .canonical import Law
-from .cases import Case, case_of
+from .canonical import CanonicalLaw
+from .cases import Example, case_of
 from .densities import WELLS, wells
 from .interpreter import evaluate
 from .random_calls import NUM_DATA, TEMPERATURE, derivatives
@@ -50,7 +50,7 @@ class Subject:
     with a mistake is compared with its `right` one.
     """
 
-    case: Case
+    case: Example
     scheme: Any = None
     pieces: Mapping | None = None
     energy: Energy | Mapping[str, Energy] | None = None
@@ -193,10 +193,10 @@ class Subject:
         return Sites(self.recipe.state, sites_of(self.recipe))
 
     @cached_property
-    def laws(self) -> dict[str, Law]:
+    def laws(self) -> dict[str, CanonicalLaw]:
         """exp(-H/T), by name of the energy."""
         settings = TEMPERATURE, self.numbers, self.noise_points
-        return {name: Law(self.recipe, self.sites, U, *settings) for name, U in self.energies.items()}
+        return {name: CanonicalLaw(self.recipe, self.sites, U, *settings) for name, U in self.energies.items()}
 
     @cached_property
     def unresolved(self) -> str:

@@ -23,12 +23,12 @@ from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copies_of
-from .loop_report import ADDED, Chain
+from .loop_report import ADDED, Series
+from .monitored_sites import MonitoredSites
 from .monitors import HEATING, Look, Monitors, masses_of
-from .rates import SETTINGS, Setting, in_words
+from .rates import SETTINGS, Rates, in_words
 from .sampler import Sampler
 from .shards import Shards, is_sharded, local, shards_of, with_local_gradient
-from .sites import Sites
 from .stacked import chains_of, count, labels
 from .tensors import (
     by_chain,
@@ -48,7 +48,7 @@ CHECKED = 50  # steps from one look for numbers that are not finite to the next
 class Binding:
     """The kernel of a group with its tensors as they were when it was made, their copies in float32, and some sites."""
 
-    def __init__(self, params: Sequence[torch.Tensor], kernel: Text, copies: Copies | None, sites: Sites):
+    def __init__(self, params: Sequence[torch.Tensor], kernel: Text, copies: Copies | None, sites: MonitoredSites):
         self.kernel = kernel
         self.copies = copies
         self.sites = sites
@@ -85,7 +85,7 @@ class Group:
         self._binding: Binding | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._settings = itemgetter(*SETTINGS, *sampler.step.parameters)
-        self._in_use: tuple[tuple, Setting] | None = None  # values of the settings, their Setting
+        self._in_use: tuple[tuple, Rates] | None = None  # values of the settings, their Setting
         self._warned_of_skipped = False
         self._shared = 0  # steps in a row whose noise another optimizer has just drawn
 
@@ -96,7 +96,7 @@ class Group:
         return self.sampler.chain + self.index * streams.GROUP + chains.start
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> Rates:
         """Step size, temperature and parameters in use, computed anew when settings change."""
         values = self._settings(self.group)
         if self._in_use is None or self._in_use[0] != values:
@@ -280,7 +280,7 @@ class Group:
         halves = () if weights is whole else params
         kernel = self._kernel(step, targets, states, chains, halves)
         copies = Copies(params, targets, by_kernel=bool(kernel.halves)) if halves else None
-        return Binding(params, kernel, copies, Sites.of(whole, kernel, self.shards))
+        return Binding(params, kernel, copies, MonitoredSites.of(whole, kernel, self.shards))
 
     def _kernel(self, step: Step, params: Tensors, states: Sequence[Named], chains: int, halves: Tensors) -> Text:
         sampler = self.sampler
@@ -333,7 +333,7 @@ class Group:
                     temperatures[f"{name}, {block}{member}"] = temperature
         return temperatures
 
-    def chains(self) -> list[Chain]:
+    def chains(self) -> list[Series]:
         """Monitored numbers of each chain, with its setting and its relaxation."""
         params, monitor = self.group["params"], self.monitor
         of_chains = monitor.late(count(params), self.shards)
@@ -341,7 +341,7 @@ class Group:
         no_heat = next((heating for heating in heatings if isinstance(heating, str)), "")
         relaxation = self.relaxation_steps()
         return [
-            Chain(
+            Series(
                 of=label,
                 series=series,
                 no_heat=no_heat,

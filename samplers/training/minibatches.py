@@ -202,14 +202,14 @@ def latest() -> tuple:
     return tuple(LATEST)
 
 
-class Beside(NamedTuple):
+class BatchSource(NamedTuple):
     """The number of data of Minibatches that are read beside a loop, and whether each batch is all of them."""
 
     num_data: int
     whole: bool
 
 
-def handed_out_since(before: tuple) -> Beside | None:
+def handed_out_since(before: tuple) -> BatchSource | None:
     """The numbers of the Minibatches that have handed out batches since `before`; None if none have."""
     now = latest()
     if not before or not now or now[0] != before[0] or now[1] == before[1]:
@@ -217,7 +217,7 @@ def handed_out_since(before: tuple) -> Beside | None:
     source = now[0]()
     if source is None:
         return None
-    return Beside(source.num_data, source.batch_size == source.num_data and not source.replacement)
+    return BatchSource(source.num_data, source.batch_size == source.num_data and not source.replacement)
 
 
 class _OfRows(Sampler[list[int]]):

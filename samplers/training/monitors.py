@@ -18,10 +18,10 @@ from recipe import Recipe
 
 from ..results.heat import Heating, heating_of
 from .clipping import Clipping
-from .minibatches import Beside, handed_out_since, latest
-from .rates import Setting
+from .minibatches import BatchSource, handed_out_since, latest
+from .monitored_sites import MonitoredSites, Tensors
+from .rates import Rates
 from .shards import Shards
-from .sites import Sites, Tensors
 
 EVERY = 10  # steps from one look to the next, at first
 OFTEN = 1000  # steps; the interval doubles each time their number has doubled
@@ -41,7 +41,7 @@ def is_looked_at(step: int) -> bool:
 
 
 @dataclass(eq=False)
-class Row:
+class Reading:
     """Numbers of a parameter group before one of its steps, with the setting of that step.
 
     `weights` and `slopes`, the gradients of U, are those at the monitored sites, `(chains, sites)`, on the device.
@@ -59,7 +59,7 @@ class Row:
     """
 
     step: int
-    setting: Setting
+    setting: Rates
     weights: torch.Tensor
     slopes: torch.Tensor
     sums: dict[str, list[float]] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class Look(NamedTuple):
     """
 
     group: Mapping[str, Any]
-    setting: Setting
-    sites: Sites
+    setting: Rates
+    sites: MonitoredSites
     gradients: Tensors
     skipped: Sequence[int]
 
@@ -112,9 +112,9 @@ class Monitor:
     def __init__(self, recipe: Recipe, arrivals: Arrivals) -> None:
         self.recipe = recipe
         self.arrivals = arrivals
-        self.rows: list[Row] = []
+        self.rows: list[Reading] = []
         self.has_random_numbers = False  # whether torch's generators have moved from a step to the next, as by dropout
-        self._data: set[Beside | None] = set()  # of Minibatches between two steps; None where these have changed
+        self._data: set[BatchSource | None] = set()  # of Minibatches between two steps; None where these have changed
         self._sums_up: set[bool] = set()  # whether a gradient was added to the one before
         self._before: Trace | None = None  # of the step before, where that was looked at
 
@@ -166,7 +166,7 @@ class Monitor:
         weights = values[:, 0]
         prior = weights * sites.is_moved(skipped) if skipped else weights
         slopes = torch.add(slopes, prior, alpha=look.group["num_data"] * look.group["weight_decay"])
-        row = Row(look.group["step_number"], setting, weights.clone(), slopes)
+        row = Reading(look.group["step_number"], setting, weights.clone(), slopes)
         self.rows.append(row)
         count = sites.count(skipped)
 
@@ -185,7 +185,7 @@ class Monitor:
         self.arrivals.send(torch.cat([sums.flatten(), *(sites.scalars[name] for name in of_chains)]), read)
 
     @property
-    def minibatches(self) -> Beside | None:
+    def minibatches(self) -> BatchSource | None:
         """The Minibatches that are read beside the loop, if they are the same ones in all of it."""
         sources = self._data - {None}
         return sources.pop() if len(sources) == 1 else None
@@ -195,7 +195,7 @@ class Monitor:
         """Whether each gradient was added to the one before, as without zero_grad()."""
         return self._sums_up == {True}
 
-    def _late_rows(self) -> list[Row]:
+    def _late_rows(self) -> list[Reading]:
         """The rows of the later half of the steps."""
         return [row for row in self.rows if 2 * row.step >= self.rows[-1].step]
 
@@ -213,7 +213,7 @@ class Monitor:
     def late(self, chains: int, shards: Shards | None = None) -> list[Series]:
         """Series by name of each chain, over the later half of the steps; of shards all ranks call this together.
 
-        They are means over sites of the sums of a `Row`, "configurational", (theta - E theta) g/T, and temperatures
+        They are means over sites of the sums of a `Reading`, "configurational", (theta - E theta) g/T, and temperatures
         over T: "heating", what the noise of gradients adds less what is "supplied".
         """
         rows = self._late_rows()
@@ -268,7 +268,7 @@ def _of_rows(numbers: Sequence) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _virial(rows: Sequence[Row]) -> torch.Tensor:
+def _virial(rows: Sequence[Reading]) -> torch.Tensor:
     """(theta - E theta) g/T of each row, summed over sites, `(rows, chains)`."""
     weights = torch.stack([row.weights for row in rows])
     slopes = torch.stack([row.slopes for row in rows])
@@ -297,7 +297,7 @@ def _series(steps: torch.Tensor, columns: Series, heatings: torch.Tensor) -> Ser
     return series
 
 
-def masses_of(recipe: Recipe, setting: Setting) -> dict[str, float]:
+def masses_of(recipe: Recipe, setting: Rates) -> dict[str, float]:
     """The masses of Gaussian momenta by block, where all sites have the same."""
     values = masses(recipe, setting.parameters).items()
     return {block: float(mass) for block, mass in values if not torch.is_tensor(mass) or mass.numel() == 1}

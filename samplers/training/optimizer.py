@@ -26,7 +26,7 @@ from .clipping import Clipping
 from .group import CHECKED, Group
 from .loop_report import report_of_loop
 from .monitors import Monitors
-from .rates import SETTINGS, Setting, in_words
+from .rates import SETTINGS, Rates, in_words
 from .refusals import (
     BOOKKEPT,
     check_order,
@@ -190,7 +190,7 @@ class Optimizer(torch.optim.Optimizer):
             raise
         self.held += frozen
 
-    def settings(self, group: Mapping[str, Any]) -> Setting:
+    def settings(self, group: Mapping[str, Any]) -> Rates:
         """Step size, temperature and parameters of a group, given or converted from lr and momentum, and checked."""
         return rates.setting(self.sampler.step, self.sampler.where, group)
 

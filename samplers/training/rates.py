@@ -25,7 +25,7 @@ CONVERSION = "lr, momentum"
 USUAL_MOMENTUM = 0.9
 
 
-class Setting(NamedTuple):
+class Rates(NamedTuple):
     """The step size of a group in units of time, its temperature, and the recipe's parameters by name."""
 
     step_size: float
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     parameters: dict[str, Any]
 
 
-def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = True) -> Setting:
+def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = True) -> Rates:
     """Step size, temperature and parameters of a group, given or converted from lr and momentum.
 
     The recipe's formulas convert; without a conversion the step size is lr/num_data, or sqrt(lr/num_data) if the recipe
@@ -44,13 +44,13 @@ def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = 
     >>> from samplers import SGLD
     >>> group = dict.fromkeys(SETTINGS) | {"lr": 0.5, "num_data": 10, "temperature": 1.0, "weight_decay": 0.0}
     >>> setting(integrators.compile(SGLD), "sgld, Optimizer", group)
-    Setting(step_size=0.05, temperature=1.0, parameters={})
+    Rates(step_size=0.05, temperature=1.0, parameters={})
     """
     _check(where, group)
     temperature = group["temperature"]
     values = {name: group[name] for name in step.parameters if group.get(name) is not None}
     if group["lr"] == 0:  # from a schedule: the weights stand still
-        return Setting(0.0, temperature, values)
+        return Rates(0.0, temperature, values)
     h, converted = _converted(step, where, group)
     for name in converted.keys() & values.keys():
         what = f"{name} is given, and follows from lr and momentum too"
@@ -65,7 +65,7 @@ def setting(step: Step, where: str, group: Mapping[str, Any], *, budget: bool = 
     step.check(h, temperature=temperature, **parameters)
     if budget:
         step.check_budget(h, temperature, **parameters)
-    return Setting(h, temperature, parameters)
+    return Rates(h, temperature, parameters)
 
 
 def _check(where: str, group: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from recipe.errors import RecipeError
 
 from ...running.interrupts import ended_by_interrupt
 from ..check_results import Result
-from .known_laws import LAWS, Law
+from .known_laws import LAWS, KnownLaw
 
 FORM = "run(potential, init, *, steps, step_size, temperature, seed) -> theta"
 WHERE = "audit"
@@ -55,7 +55,7 @@ class Cell:
     `square` is E theta^2, averaged over the coordinates, and `exact` its value under exp(-U/T).
     """
 
-    law: Law = field(repr=False)
+    law: KnownLaw = field(repr=False)
     temperature: float
     step_size: float
     time: float
@@ -169,12 +169,19 @@ class Experiment:
         """A new seed."""
         return int(torch.randint(2**31 - 1, (), generator=self.generator))
 
-    def draw(self, law: Law, T: float) -> torch.Tensor:
+    def draw(self, law: KnownLaw, T: float) -> torch.Tensor:
         """Exact draws, (chains, dim)."""
         return law.draw(self.chains, T, self.generator)
 
     def run(
-        self, law: Law, init: torch.Tensor, T: float, h: float, *, seed: int | None = None, time: float | None = None
+        self,
+        law: KnownLaw,
+        init: torch.Tensor,
+        T: float,
+        h: float,
+        *,
+        seed: int | None = None,
+        time: float | None = None,
     ) -> torch.Tensor:
         """The last draws of chains from `init`, (chains, dim); by default with a new seed, for the time of a run.
 
@@ -226,7 +233,7 @@ class Experiment:
             self.conclude(verdict, text)
         return kept
 
-    def stays(self, law: Law, T: float, h: float, theta: torch.Tensor) -> bool:
+    def stays(self, law: KnownLaw, T: float, h: float, theta: torch.Tensor) -> bool:
         """Whether every chain stays finite; if not, searches for a stable step size, which the finding names."""
         share = _lost(law, T, theta)
         if not share:

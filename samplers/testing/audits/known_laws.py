@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Law:
+class KnownLaw:
     """exp(-U/T), with y = (theta - mean)/sd: `moments(T)` gives mean, sd, P(|y_i| < 1), and E y_i y_j for i < j.
 
     `potential(theta)`: U by chain, (..., dim) -> (...). `draw(chains, T, generator)`: (chains, dim), independent draws.
@@ -73,7 +73,7 @@ class Law:
         )
 
 
-def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
+def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> KnownLaw:
     """N(0, T C) with C_ij = sd_i sd_j correlation^|i - j|.
 
     >>> gaussian_law("pair", (1, 2), 0.5).potential(torch.ones(2))
@@ -95,10 +95,10 @@ def gaussian_law(name: str, sds: Sequence[float], correlation: float) -> Law:
         i, j = np.triu_indices(len(sds), 1)
         return np.zeros(len(sds)), sd * sqrt(T), np.full(len(sds), erf(sqrt(0.5))), correlation ** (j - i)
 
-    return Law(name, len(sds), potential, draw, moments, separable=False)
+    return KnownLaw(name, len(sds), potential, draw, moments, separable=False)
 
 
-def separable_law(name: str, u: Callable, dim: int) -> Law:
+def separable_law(name: str, u: Callable, dim: int) -> KnownLaw:
     """Independent coordinates of density exp(-u(x)/T), by quadrature and inverse distribution function on |x| < 8.
 
     >>> separable_law("normal", lambda x: x**2/2, 2).moments(0.25)[1].round(6)
@@ -127,7 +127,7 @@ def separable_law(name: str, u: Callable, dim: int) -> Law:
         low, high = np.interp([m - sd, m + sd], x, distribution(T))
         return np.full(dim, m), np.full(dim, sd), np.full(dim, high - low), np.zeros(comb(dim, 2))
 
-    return Law(name, dim, lambda theta: u(theta).sum(-1), draw, moments, separable=True)
+    return KnownLaw(name, dim, lambda theta: u(theta).sum(-1), draw, moments, separable=True)
 
 
 LAWS = (

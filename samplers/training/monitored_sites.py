@@ -18,7 +18,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Sites:
+class MonitoredSites:
     """Sites of each chain of a group, in evenly spaced runs in the memory of at most TENSORS of its tensors.
 
     `chosen`: the numbers of these tensors; `weights`, and `states` by block: views `(chains, runs, sites of a run)` of
@@ -33,7 +33,7 @@ class Sites:
     scalars: Mapping[str, torch.Tensor]
 
     @classmethod
-    def of(cls, params: Tensors, kernel: Text, shards: Shards | None) -> "Sites":
+    def of(cls, params: Tensors, kernel: Text, shards: Shards | None) -> "MonitoredSites":
         """The sites of parameters, in the tensors that their kernel moves: of sharded ones this rank's parts."""
         chains = count(params)
         candidates = range(0, len(params), -(-len(params) // TENSORS))
