@@ -37,7 +37,7 @@ SCALE = (
     "Is the gradient that of the mean loss of num_data data? A forgotten zero_grad, a loss that is a sum, or a step at "
     "its limit of stability heats so. "
 )
-ADDED = "Gradients were added up from step to step: call optimizer.zero_grad() before loss.backward(). "
+ADDED = "Gradients look added up from step to step: call optimizer.zero_grad() before loss.backward(). "
 CLIPPED = "Do not clip gradients: clip the loss, or take a smaller lr."
 BOUNDED = f"{CLIPPED} Where nothing is clipped, a loss of bounded slope, such as L1, has such gradients."
 WEIGHTS = "R-hat and sample size of weights: compare the predictions of several chains, as of an Ensemble's members"
