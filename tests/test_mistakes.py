@@ -404,6 +404,20 @@ def test_clipping_by_one_norm_over_several_groups_is_named():
     assert optimizer.report().wrong[0].question == "clipped gradients"
 
 
+def test_clipping_is_seen_over_a_group_that_is_added_later():
+    weights = [torch.nn.Parameter(torch.zeros(50)) for _ in range(2)]
+    optimizer = Optimizer(weights[:1], SGHMC, num_data=100, **CALM_RATES)
+    for k in range(120):
+        if k == 60:
+            optimizer.add_param_group({"params": weights[1:], **CALM_RATES})
+        for index, p in enumerate(weights):
+            p.grad = noisy(p.detach(), 2 * k + index, 0.1)
+        if k >= 60:
+            torch.nn.utils.clip_grad_norm_(weights, 0.05)
+        optimizer.step()
+    assert optimizer.report().wrong[0].question == "clipped gradients"
+
+
 def test_one_largest_entry_leaves_open_whether_gradients_are_clipped():
     """The bias of an L1 loss has the slope 1 while all residuals have one sign."""
 

@@ -632,6 +632,30 @@ def test_a_group_of_bounded_slope_beside_another_is_not_taken_for_clipped():
             optimizer.step()
 
 
+def test_a_group_whose_norm_is_nearly_that_of_all_is_not_taken_for_clipped():
+    """A large constant gradient beside a small one with larger entries; kills the norm of all groups as the only sign."""
+    large, small = (torch.nn.Parameter(torch.zeros(sites)) for sites in (100_000, 10))
+    optimizer = Optimizer([{"params": [large]}, {"params": [small]}], samplers.SGLD, lr=1e-6, num_data=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(30):
+            large.grad = torch.ones(100_000)
+            small.grad = 0.1 * torch.randn(10, generator=torch.Generator().manual_seed(k))
+            small.grad[0] += 1 + 0.01 * k
+            optimizer.step()
+
+
+def test_norms_of_half_precision_are_not_taken_for_clipped():
+    """Those of 20,000 entries differ by half a per cent, which is one number of bfloat16."""
+    weight = torch.nn.Parameter(torch.zeros(20_000, dtype=torch.bfloat16))
+    optimizer = Optimizer([weight], samplers.SGLD, lr=1e-6, num_data=10)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*clipped")
+        for k in range(60):
+            weight.grad = torch.randn(20_000, generator=torch.Generator().manual_seed(k)).bfloat16()
+            optimizer.step()
+
+
 def test_norms_that_overflow_as_a_loop_blows_up_are_not_taken_for_clipped():
     weight = torch.nn.Parameter(torch.zeros(4))
     optimizer = Optimizer([weight], samplers.SGLD, lr=1e-30, num_data=10, backend="torch")

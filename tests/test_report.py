@@ -17,7 +17,7 @@ from recipe import Energy, total, vector
 from recipe.errors import RecipeError
 from samplers import GHMC, HMC, MALA, MSGNHT, SGHMC, SGLD, SGNHT, Draws, UnderdampedLangevin
 from samplers.results.averages import Average, agreements_of, average_of
-from samplers.results.findings import Diagnostic, Report, banded
+from samplers.results.findings import Finding, Report, banded
 from samplers.running.repeated import PairedRun
 from samplers.target.targets import TARGETS
 
@@ -238,12 +238,12 @@ def test_r_hat_is_beyond_its_band_as_often_as_it_is_said():
 
 
 def test_a_finding_is_a_sentence_and_a_report_of_nothing_vouches_for_nothing():
-    assert str(Diagnostic("sample size", "w", 12.0, None, 400, math.inf, "More.")).endswith("is 12, below 400. More.")
-    assert "no number" in str(Diagnostic("R-hat", "w", math.nan, None, 0, 1, "More."))
-    assert str(Diagnostic("R-hat", "w", 1.01004, None, 0, 1.01, "More.")) == "R-hat of w is 1.01004, above 1.01. More."
-    by_chance = Diagnostic("R-hat", "w", 1.0100000001, None, 0, 1.01, "More.", chance=1.1)
+    assert str(Finding("sample size", "w", 12.0, None, 400, math.inf, "More.")).endswith("is 12, below 400. More.")
+    assert "no number" in str(Finding("R-hat", "w", math.nan, None, 0, 1, "More."))
+    assert str(Finding("R-hat", "w", 1.01004, None, 0, 1.01, "More.")) == "R-hat of w is 1.01004, above 1.01. More."
+    by_chance = Finding("R-hat", "w", 1.0100000001, None, 0, 1.01, "More.", chance=1.1)
     assert by_chance.answer.startswith("1.0100000001, not known: chance leaves more than 1.01 in")
-    assert Diagnostic("sample size", "w", 399.96, None, 400, math.inf, "More.").answer == "399.96, below 400"
+    assert Finding("sample size", "w", 399.96, None, 400, math.inf, "More.").answer == "399.96, below 400"
     report = Report((), ("R-hat: of one chain",))
     assert not report.ok and report.scalars() == {"ok": 0.0}
     assert str(report) == "Nothing was asked: R-hat: of one chain."

@@ -32,7 +32,7 @@ def comparison(value):
 
 
 def report_of_run(value, unasked=(SCRIPT,)):
-    return findings.Report((findings.Diagnostic("R-hat", SCRIPT, value, None, 0.0, math.inf, SCRIPT),), unasked)
+    return findings.Report((findings.Finding("R-hat", SCRIPT, value, None, 0.0, math.inf, SCRIPT),), unasked)
 
 
 def report(value, *left_out):

@@ -323,7 +323,7 @@ class ExpressionWriter:
         return WORDS_OF_PYTHON if is_number else WORDS_OF_TORCH
 
 
-# The text of an expression by its class, its Writer and its level.
+# The text of an expression by its class, its writer and its level.
 TEXTS: dict[type, Callable[[ExpressionWriter, Any, str], str]] = {
     Variate: lambda w, e, _: w.name(w.drawn[e]) if e in w.drawn else f'noise["{e.name}"]',
     Local: lambda w, e, _: w.name(e),

@@ -163,13 +163,13 @@ def evidence(
         return Annealing(step, energies, parameters, moves, seed, first_chain, state)
 
     with Bar(where, None, shown=progress is True, unit=" bridges") as bar:
-        shown = AnnealingProgress(bar, progress)
-        plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=shown.update)
+        watched = AnnealingProgress(bar, progress)
+        plan = pilot(begun(min(chains, PILOTS), chains), step_size, where, most=2000, tell=watched.update)
         plan = plan.cut(bridges or max(FEWEST, math.ceil(4 * plan.length**2)))
-        bar.total = shown.number + len(plan.bridges)
+        bar.total = watched.number + len(plan.bridges)
         course = begun(chains, 0)
         dtype = course.state[recipe.targets[0].name].dtype
-        gaps, shares = zip(*shown.each(plan.bridges, annealed(course, plan)))
+        gaps, shares = zip(*watched.each(plan.bridges, annealed(course, plan)))
     rounding = rounding_of(gaps[-1].nan_to_num(0.0, 0.0, 0.0), dtype, 1.0)
     result = estimated(torch.stack(gaps), plan, min(shares), rounding)
     if not result.believed:

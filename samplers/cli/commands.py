@@ -1,4 +1,4 @@
-"""The commands of the command line, each a function from its options to an Answer."""
+"""The commands of the command line, each a function from its options to an Output."""
 
 import warnings
 from collections.abc import Sequence

@@ -50,7 +50,7 @@ def read(path: Path, kind: str, *, links: bool = True) -> tuple[dict[str, torch.
     """Reads the tensors and plain data of `write`; nothing in the file is executed.
 
     `links`: whether the path may be a symbolic link. Raises RecipeError for a file that is missing, not regular or not
-    intact, and Foreign for a file of another kind.
+    intact, and ForeignFile for a file of another kind.
     """
     try:
         with regular.read_by_name(path, links=links) as name, safe_open(name, framework="pt") as file:

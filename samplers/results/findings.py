@@ -30,14 +30,14 @@ def told_apart(*numbers: float, digits: int = 4) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Diagnostic:
+class Finding:
     """A question with its number, the standard error, the expected band from `low` to `high`, and a cure.
 
     `of`: the block, coordinate or tensor in question; `error` is None where the number is exact. `known` is False where
     chance makes the band so wide that a number inside of it says little. `chance`: the number up to which chance alone
     leads above a band of fixed ends.
 
-    >>> finding = Diagnostic("R-hat", "theta[1]", 1.4, None, 0.0, 1.01, "Take more steps.")
+    >>> finding = Finding("R-hat", "theta[1]", 1.4, None, 0.0, 1.01, "Take more steps.")
     >>> finding.ok, finding.key
     (False, 'r_hat.theta[1]')
     >>> print(finding)
@@ -111,7 +111,7 @@ class Diagnostic:
 
 def banded(
     question: str, of: str, average: Average, expected: float, slack: float, alpha: float, cure: str, T: float = 1.0
-) -> Diagnostic:
+) -> Finding:
     """The finding on an average whose expectation is `expected`, up to `slack` and chance of probability `alpha`.
 
     The slack is at most WIDEST T; chance above two thirds of that leaves the question open.
@@ -119,12 +119,12 @@ def banded(
     chance = average.half_width(alpha)
     half = chance + min(slack, WIDEST * T)
     ends = expected - half, expected + half
-    return Diagnostic(question, of, average.value, average.error, *ends, cure, chance <= 2 / 3 * WIDEST * T)
+    return Finding(question, of, average.value, average.error, *ends, cure, chance <= 2 / 3 * WIDEST * T)
 
 
-def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Diagnostic:
+def r_hat_finding(of: str, agreement: Agreement, alpha: float, cure: str) -> Finding:
     """The finding on an R-hat: at most R_HAT; chance of probability `alpha` that leaves more leaves it open."""
-    return Diagnostic("R-hat", of, agreement.r_hat, None, 0.0, R_HAT, cure, chance=agreement.most(alpha))
+    return Finding("R-hat", of, agreement.r_hat, None, 0.0, R_HAT, cure, chance=agreement.most(alpha))
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +134,7 @@ class Report(Findings):
     A report is true where it has findings, all in their bands. Faults that none of the questions sees are not in it.
     `ok` is None where nothing was asked, or nothing is wrong and a question is open.
 
-    >>> report = Report((Diagnostic("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
+    >>> report = Report((Finding("lost chains", "", 1, None, 0, 0, "Take a smaller step size."),), ())
     >>> bool(report), report.scalars()
     (False, {'ok': 0.0, 'lost_chains': 1.0, 'lost_chains.low': 0.0, 'lost_chains.high': 0.0})
     >>> print(report)
@@ -143,7 +143,7 @@ class Report(Findings):
                Take a smaller step size.
     """
 
-    findings: tuple[Diagnostic, ...]
+    findings: tuple[Finding, ...]
     unasked: tuple[str, ...]
     STATED: ClassVar = ("ok", "verdict", "rows")
 
@@ -161,16 +161,16 @@ class Report(Findings):
     def __bool__(self) -> bool:
         return self.ok is True
 
-    def __iter__(self) -> Iterator[Diagnostic]:
+    def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
 
     @property
-    def wrong(self) -> tuple[Diagnostic, ...]:
+    def wrong(self) -> tuple[Finding, ...]:
         """The findings out of their bands, what to change first at the beginning."""
         return tuple(f for f in self.findings if f.ok is False)
 
     @property
-    def unknown(self) -> tuple[Diagnostic, ...]:
+    def unknown(self) -> tuple[Finding, ...]:
         """The findings in bands so wide that they say little."""
         return tuple(f for f in self.findings if f.ok is None)
 

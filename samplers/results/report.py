@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .averages import Agreement, Average, agreements_of, average_of
-from .findings import LATER, Diagnostic, Report, banded, r_hat_finding
+from .findings import LATER, Finding, Report, banded, r_hat_finding
 from .functional import Functional
 from .geometry import (
     LEAST_FRACTION,
@@ -49,7 +49,7 @@ FASTEST = 0.99  # acceptance above which a larger step moves further for the sam
 OWN_MODES, MOVING = 1.2, 10.0  # R-hat of chains in modes of their own, and effective draws of half a chain there
 SLOWEST = 0.2  # acceptance at which HMC of the best acceptance, 0.65, is about twice as fast: Beskos et al. 2013
 
-Answer = list[Diagnostic] | str  # findings, or the reason why there are none
+Answer = list[Finding] | str  # findings, or the reason why there are none
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def report_of(run: TargetDraws) -> Report:
     """The findings of all questions, and the reasons why some were not asked. `Draws.report` says more."""
     if not (run.size[1] or run.lost):
         return Report((), ("there are no draws",))
-    findings: list[Diagnostic] = []
+    findings: list[Finding] = []
     unasked: list[str] = []
     for title, question in QUESTIONS.items():
         answer = question(run) if run.size[0] or question is _lost else "every chain is lost"
@@ -171,7 +171,7 @@ def report_of(run: TargetDraws) -> Report:
 def _lost(run: TargetDraws) -> Answer:
     """Lost chains, and chains with two draws of another one bit for bit, unless all are whole numbers."""
     cure = "Take a smaller step size: they left the finite numbers, or a domain."
-    findings = [Diagnostic("lost chains", "", run.lost, None, 0, 0, cure)]
+    findings = [Finding("lost chains", "", run.lost, None, 0, 0, cure)]
     chains, draws = run.size
     if chains > 1 and draws > 1:
         at = [[x[:, k].reshape(chains, -1).cpu() for x in run.values.values()] for k in (draws // 2, -1)]
@@ -180,7 +180,7 @@ def _lost(run: TargetDraws) -> Answer:
         are_categories = not (states % 1).any()
         copies = 0 if are_categories else len(states) - len(states.unique(dim=0))
         cure = "Give each run a seed, or a range of chains, of its own: copies tell nothing new."
-        findings += [Diagnostic("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
+        findings += [Finding("chains that copy another", "", copies, None, 0, 0, cure)] if copies else []
     return findings
 
 
@@ -188,18 +188,16 @@ def _acceptance(run: TargetDraws) -> Answer:
     shares = run.info.get("acceptance")
     if shares is None:
         return "steps are not accepted or rejected"
-    findings = [
-        Diagnostic("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")
-    ]
+    findings = [Finding("acceptance", "", sum(shares) / len(shares), None, SLOWEST, 1.0, "Take a smaller step size.")]
     if "rounding" in run.info:
         cure = "Take a constant from the energy, sum it in float64, or start in float64: U is rounded."
         findings.append(
-            Diagnostic("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
+            Finding("rounding error of U at the start, of T", "", run.info["rounding"], None, 0, run.tolerance, cure)
         )
     return findings + _geometry(run)
 
 
-def _geometry(run: TargetDraws) -> list[Diagnostic]:
+def _geometry(run: TargetDraws) -> list[Finding]:
     """Proposals whose work is beyond a bound, and where they begin; the least E-BFMI of the chains, if U is known."""
     findings = []
     if "divergences" in run.info:
@@ -210,11 +208,11 @@ def _geometry(run: TargetDraws) -> list[Diagnostic]:
         if past:
             run.notes.append(f"divergence of {past} proposals: they went past an edge, where U is infinite")
         rare = RARE * run.info["divergences"]["proposals"] if number else 0.0
-        findings.append(Diagnostic("divergent proposals", "", number, None, 0, rare, cure, known=not number))
+        findings.append(Finding("divergent proposals", "", number, None, 0, rare, cure, known=not number))
     if "e_bfmi" in run.info:
         fraction, chain = least_fraction(run.info, run.numbers)
         cure = f"Momenta cover little of the spread of U in chain {chain}. {run.rewriting}"
-        findings.append(Diagnostic("E-BFMI", "", fraction, None, LEAST_FRACTION, math.inf, cure))
+        findings.append(Finding("E-BFMI", "", fraction, None, LEAST_FRACTION, math.inf, cure))
     return findings
 
 
@@ -227,12 +225,12 @@ def _standing(run: TargetDraws) -> Answer:
     if "acceptance" not in run.info:
         share = last_stay(run.values) / n
         cure = "The step is lost in rounding, or nothing moves the chain: look at its start, take float64."
-        return [Diagnostic(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
+        return [Finding(question, "", share, None, 0, min(run.tolerance, 1 - 1 / n), cure)]
     stay, chain, last = longest_stay(run.values)
     bound = min(max(run.tolerance, _longest_stay(run, n) / n), 1 - 1 / n)
     where = f"Chain {run.numbers[chain]} did until draw {last}, {place_of(run.values, [(chain, last)])}. "
     cure = f"{where}Take a smaller step size, or start elsewhere. {run.rewriting}"
-    return [Diagnostic(question, "", stay / n, None, 0, bound, cure)]
+    return [Finding(question, "", stay / n, None, 0, bound, cure)]
 
 
 def _longest_stay(run: TargetDraws, n: int) -> float:
@@ -271,7 +269,7 @@ def _heat(run: TargetDraws) -> Answer:
     T = run.rerun.plan.kept_temperature
     findings = [banded("heat of the minibatches", "", heat, 0.0, 2 * run.tolerance * T, run.alpha_of_one, cure, T)]
     if run.rerun.has_batches and run.rerun.counts_rows():
-        findings.append(Diagnostic("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
+        findings.append(Finding("U that counts the rows of a minibatch", "", 1, None, 0, 1, ROWS, known=False))
     return findings
 
 
@@ -367,18 +365,18 @@ def _sample_size(run: TargetDraws) -> Answer:
     chains, draws = run.size
     if draws < LEAST:
         cure = f"Take more steps: {draws} draws of a chain do not tell how it mixes."
-        return [Diagnostic("sample size", "", chains * draws, None, least, math.inf, cure, known=False)]
+        return [Finding("sample size", "", chains * draws, None, least, math.inf, cure, known=False)]
     findings = []
     if run.weights is not None:
         tail = tail_of_weights(run.weights.log().flatten().numpy())
         cure = "Few draws have most of the weight: take weights that vary less, of a law nearer to that of the target."
-        findings.append(Diagnostic("Pareto index of the weights", "", tail, None, -math.inf, HEAVY, cure))
+        findings.append(Finding("Pareto index of the weights", "", tail, None, -math.inf, HEAVY, cure))
     for x, names, weights in run.thinned.values():
         sizes = sample_size_of_ranks(x, weights).nan_to_num(math.inf).tolist()
         size, name = min(zip(sizes, names), key=lambda pair: pair[0], default=(math.inf, ""))
         if size < math.inf:
             cure = f"Take {math.ceil(least / max(size, 1))} times as many steps, or chains."
-            findings.append(Diagnostic("sample size", name, size, None, least, math.inf, cure))
+            findings.append(Finding("sample size", name, size, None, least, math.inf, cure))
     return findings or "no coordinate varies"
 
 

@@ -11,6 +11,7 @@ from integrators.kernels import block_noise, gpu
 from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.kernels.single import in_parts
 from integrators.kernels.sweep import Sweep
+from integrators.kernels.trajectory import TRAJECTORIES
 from integrators.step import Step
 
 from .drive import Kernel
@@ -72,9 +73,10 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
         reason = too_short(plan, state, symbolic)
         if reason:
             return Stepwise(inputs, keep), reason
+    by_steps = not symbolic or language != "cpp" or language not in TRAJECTORIES  # C++ makes either one step or many
 
     def of_many(step: Step) -> object:
-        return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=True)
+        return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=by_steps)
 
     if symbolic and all(of_many(s) is not None for s in plan.steps):
         return Launches(inputs, keep, language), f"many steps in one call of {language}: all is in formulas"
@@ -83,7 +85,7 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
     def of_one(step: Step) -> object:
         return kernel_or_none(backend, partial(Sweep, step.program, blocks, language))
 
-    if all(of_one(s) is not None for s in plan.steps):
+    if by_steps and all(of_one(s) is not None for s in plan.steps):
         why = "no kernel makes many of them" if inputs.target.is_symbolic else "U is a torch function"
         return Stepwise(inputs, keep, language), f"each step in one call of {language}: {why}"
     return Stepwise(inputs, keep), f"the step has no kernel in {language}"

@@ -110,9 +110,9 @@ def kernel_of(step: Step, state: dict[str, Any], inputs: Inputs, backend: str) -
     """The kernel of many steps, placed at `state`; raises RecipeError where the step has no kernel."""
     kernel = TRAJECTORIES.get(backend)
     if kernel is None:
-        raise Unsupported(f"{step.recipe.name}, {backend}", "there are no kernels of many steps", do="")
+        raise Unsupported(
+            f"{step.recipe.name}, {backend}", "there are no kernels of many steps", do="Take backend='auto'."
+        )
     data = inputs.target.data
     columns, batch_size = ((), None) if data is None else (data.tensors, data.batch_size)
-    return TRAJECTORIES[backend](
-        step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size
-    )
+    return kernel(step.program, state, inputs.seed, inputs.constants, inputs.first_chain, columns, batch_size)

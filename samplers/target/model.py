@@ -90,7 +90,7 @@ class Model:
     `log_density(theta, *batch)`: of one chain, up to a constant; `draw()`: a random start of all variables by name,
     from torch's global generator, seeded by the caller, and `draw(exact=True)` beside constraints; `log_prior(theta)`:
     of one chain, with `draw` its draws; `num_data`: the number of data, None without; `log_likelihood`: where it is
-    known apart, an Observed of named data.
+    known apart, Observations of named data.
     """
 
     coordinates: Constrained

@@ -3,7 +3,6 @@
 import math
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,11 +18,10 @@ SAME = 1e-5  # relative: sizes that differ by less are one
 
 
 class Sizes(NamedTuple):
-    """Sizes of the gradients of a step, and how far these are rounded, relative."""
+    """The norm of the gradients of a step, and the largest of their parts: an entry, or the norm of a group."""
 
     norm: float
     largest: float
-    rounding: float
 
 
 class Clipping:
@@ -31,7 +29,7 @@ class Clipping:
 
     Clipping changes the law that is sampled. Sizes are those of each group, and the norm of all groups of a step, which
     one call of clip_grad_norm_ keeps. `where` begins the warning. `constant`: "norm", or "largest entry", which a loss
-    of bounded slope keeps as well; of gradients in half precision, whose entries are rounded, norms alone tell.
+    of bounded slope keeps as well. Gradients in half precision are not looked at: their sizes are one by rounding.
     """
 
     def __init__(self, where: str, arrivals: Arrivals):
@@ -39,44 +37,51 @@ class Clipping:
         self.arrivals = arrivals
         self.looks = 0
         self.constant = ""
-        self._measured: dict[int, tuple[torch.Tensor, float]] = {}  # by group, in this step: sizes, and their rounding
+        self._measured: list[
+            torch.Tensor
+        ] = []  # of each group in this step: norms of its tensors, and the largest entry
         self._of_groups: deque[Sizes] = deque(maxlen=LOOKS)
-        self._of_steps: deque[Sizes] = deque(maxlen=LOOKS)  # of several groups together
+        self._of_steps: deque[tuple[Sizes, Sizes]] = deque(
+            maxlen=LOOKS
+        )  # of several groups together, by entry and group
 
     @property
     def looks_on(self) -> bool:
         """Whether the gradients of the next step, one of the first, are looked at."""
         return self.looks < LOOKS
 
-    def measure(self, index: int, gradients: Sequence[torch.Tensor], shards: Shards | None = None) -> None:
+    def measure(self, gradients: Sequence[torch.Tensor], shards: Shards | None = None) -> None:
         """Measures the gradients of a group; sharded ones are the parts on this rank, and sizes are of all ranks."""
+        self.looks += 1
+        if any(torch.finfo(g.dtype).eps > SAME for g in gradients):
+            return
         if self.constant and shards is None:  # ranks do not see it at one time, and measure together
             return
         of_each, biggest = norms(gradients), largest(gradients).amax().reshape(1)
         if shards is not None:
             of_each = shards.add(of_each.square()).sqrt()
             shards.spread.maximise(biggest)
-        self._measured[index] = torch.cat([of_each, biggest]), max(torch.finfo(g.dtype).eps for g in gradients)
+        self._measured.append(torch.cat([of_each, biggest]))
 
     def end_step(self) -> None:
         """Compares what was measured in this step with earlier steps, when all of it has arrived."""
-        if not self._measured:
-            return
-        self.looks += len(self._measured)
-        measured, self._measured = self._measured, {}
+        measured, self._measured = self._measured, []
         arrived: list[Sizes] = []
 
-        def read(numbers: list[float], rounding: float) -> None:
+        def read(numbers: list[float]) -> None:
             *of_each, biggest = numbers
-            arrived.append(Sizes(math.hypot(*of_each), biggest, rounding))
+            arrived.append(Sizes(math.hypot(*of_each), biggest))
             if len(arrived) == len(measured):
                 self._compare(arrived)
 
-        for numbers, rounding in measured.values():
-            self.arrivals.send(numbers, partial(read, rounding=rounding))
+        for numbers in measured:
+            self.arrivals.send(numbers, read)
 
     def _compare(self, of_groups: Sequence[Sizes]) -> None:
-        """Compares the sizes of the groups of a step with earlier ones, and that of all together."""
+        """Compares the sizes of the groups of a step with earlier ones, and that of all together.
+
+        One norm of all is a sign where the largest norm of a group changes: else that group alone makes up the norm.
+        """
         for sizes in of_groups:
             if _has_one_norm(sizes, self._of_groups):
                 self._warn("norm")
@@ -84,9 +89,10 @@ class Clipping:
                 self._warn("largest entry")
             self._of_groups.append(sizes)
         if len(of_groups) > 1:
-            norm, entry, rounding = zip(*of_groups)
-            of_step = Sizes(math.hypot(*norm), max(entry), max(rounding))
-            if _has_one_norm(of_step, self._of_steps):
+            norms_of_groups, entries = zip(*of_groups)
+            norm = math.hypot(*norms_of_groups)
+            of_step = Sizes(norm, max(entries)), Sizes(norm, max(norms_of_groups))
+            if all(_has_one_norm(now, [then[k] for then in self._of_steps]) for k, now in enumerate(of_step)):
                 self._warn("norm")
             self._of_steps.append(of_step)
 
@@ -104,27 +110,24 @@ class Clipping:
 
 
 def _has_one_norm(now: Sizes, earlier: Sequence[Sizes]) -> bool:
-    """Whether sizes have the norm of earlier ones, with other largest entries."""
-    alike = [then.largest for then in earlier if _same(now.norm, then.norm)]
-    return _distinct([*alike, now.largest], now.rounding) >= ALIKE
+    """Whether sizes have the norm of earlier ones, with other largest parts."""
+    return _distinct([now.largest, *(then.largest for then in earlier if _same(now.norm, then.norm))]) >= ALIKE
 
 
 def _has_one_largest(now: Sizes, earlier: Sequence[Sizes]) -> bool:
-    """Whether sizes have the largest entry of earlier ones, with other norms; unknown of entries that are rounded."""
-    alike = [then.norm for then in earlier if now.rounding <= SAME and _same(now.largest, then.largest)]
-    return _distinct([*alike, now.norm], now.rounding) >= ALIKE
+    """Whether sizes have the largest entry of earlier ones, with other norms."""
+    return _distinct([now.norm, *(then.norm for then in earlier if _same(now.largest, then.largest))]) >= ALIKE
 
 
-def _distinct(sizes: Sequence[float], rounding: float) -> int:
-    """How many sizes differ from each other by more than rounding and slow changes.
+def _distinct(sizes: Sequence[float]) -> int:
+    """How many sizes differ from each other by more than slow changes.
 
-    >>> _distinct([1.0, 1.0005, 1.5, 0.5], 1e-7)
+    >>> _distinct([1.0, 1.0005, 1.5, 0.5])
     3
     """
-    tolerance = max(1e-3, 4 * rounding)
     count, last = 0, 0.0
     for size in sorted(sizes):
-        if size - last > tolerance * size:
+        if size - last > 1e-3 * size:
             count, last = count + 1, size
     return count
 

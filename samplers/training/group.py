@@ -23,7 +23,7 @@ from ..results.temperatures import Temperature, temperature_of
 from . import rates
 from .blocks import States, begin
 from .kernels import Compiled, Copies, Named, Tensors, Text, as_functions, copies_of
-from .loop_report import ADDED, Series
+from .loop_report import ADDED, LoopChain
 from .monitored_sites import MonitoredSites
 from .monitors import HEATING, Look, Monitors, masses_of
 from .rates import SETTINGS, Rates, in_words
@@ -85,7 +85,7 @@ class Group:
         self._binding: Binding | None = None  # from the first step on
         self.clock: torch.Tensor | None = None  # the count of steps on the device, if `capturable`
         self._settings = itemgetter(*SETTINGS, *sampler.step.parameters)
-        self._in_use: tuple[tuple, Rates] | None = None  # values of the settings, their Setting
+        self._in_use: tuple[tuple, Rates] | None = None  # values of the settings, and their Rates
         self._warned_of_skipped = False
         self._shared = 0  # steps in a row whose noise another optimizer has just drawn
 
@@ -212,7 +212,7 @@ class Group:
             if checked or not binding.are_finite(gradients):
                 self.check_finite(gradients)
             if checked or self.clipping.looks_on:
-                self.clipping.measure(self.index, gradients, self.shards)
+                self.clipping.measure(gradients, self.shards)
         return binding, gradients, skipped
 
     def _check_noise(self, number: int) -> None:
@@ -333,7 +333,7 @@ class Group:
                     temperatures[f"{name}, {block}{member}"] = temperature
         return temperatures
 
-    def chains(self) -> list[Series]:
+    def chains(self) -> list[LoopChain]:
         """Monitored numbers of each chain, with its setting and its relaxation."""
         params, monitor = self.group["params"], self.monitor
         of_chains = monitor.late(count(params), self.shards)
@@ -341,7 +341,7 @@ class Group:
         no_heat = next((heating for heating in heatings if isinstance(heating, str)), "")
         relaxation = self.relaxation_steps()
         return [
-            Series(
+            LoopChain(
                 of=label,
                 series=series,
                 no_heat=no_heat,

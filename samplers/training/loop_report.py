@@ -9,7 +9,7 @@ import torch
 from recipe import Recipe
 
 from ..results.averages import Agreement, Average, agreements_of, average_of
-from ..results.findings import Diagnostic, Report, banded, r_hat_finding
+from ..results.findings import Finding, Report, banded, r_hat_finding
 from ..results.statistics import LEAST
 from .minibatches import BatchSource
 from .monitors import EVERY, HEATING, NOISE, SQUARES, SUPPLIED
@@ -44,7 +44,7 @@ WEIGHTS = "R-hat and sample size of weights: compare the predictions of several 
 
 
 @dataclass(frozen=True)
-class Series:
+class LoopChain:
     """A chain of a loop: series of numbers by name, over the later half of the steps of the loop.
 
     `no_heat`: why the heat of its minibatches is unknown; `relaxation`: times of blocks in steps; `minibatches`:
@@ -62,7 +62,7 @@ class Series:
     drawn: bool
 
 
-def report_of_loop(recipe: Recipe, chains: list[Series], *, constant: str, alpha: float, tolerance: float) -> Report:
+def report_of_loop(recipe: Recipe, chains: list[LoopChain], *, constant: str, alpha: float, tolerance: float) -> Report:
     """The report of `Optimizer.report`; `constant`: the size that gradients keep, as clipped ones do, or ""."""
     short = [chain.of for chain in chains if len(next(iter(chain.series.values()), ())) < 2 * LEAST * SEGMENTS]
     unasked = [WEIGHTS]
@@ -73,18 +73,18 @@ def report_of_loop(recipe: Recipe, chains: list[Series], *, constant: str, alpha
     answers = [_answers(recipe, chain, share, tolerance) if chain.of not in short else _data(chain) for chain in chains]
     ranked = sorted((answer for of_chain in answers for answer in of_chain), key=lambda answer: answer[0])
     clipped = {
-        "norm": Diagnostic("clipped gradients", "", 1, None, 0, 0, CLIPPED),
-        "largest entry": Diagnostic("clipped gradients", "", 1, None, 0, 1, BOUNDED, known=False),
+        "norm": Finding("clipped gradients", "", 1, None, 0, 0, CLIPPED),
+        "largest entry": Finding("clipped gradients", "", 1, None, 0, 1, BOUNDED, known=False),
     }
     findings = [clipped[constant]] if constant else []
-    findings += [answer for _, answer in ranked if isinstance(answer, Diagnostic)]
+    findings += [answer for _, answer in ranked if isinstance(answer, Finding)]
     return Report(tuple(findings), (*unasked, *(answer for _, answer in ranked if isinstance(answer, str))))
 
 
-Answers = Iterator[tuple[int, Diagnostic | str]]  # in the order of repair
+Answers = Iterator[tuple[int, Finding | str]]  # in the order of repair
 
 
-def _data(chain: Series) -> Answers:
+def _data(chain: LoopChain) -> Answers:
     if chain.minibatches is None:
         yield (
             0,
@@ -92,10 +92,10 @@ def _data(chain: Series) -> Answers:
         )
     else:
         n = chain.minibatches.num_data
-        yield 0, Diagnostic("num_data", chain.of, chain.num_data, None, n, n, DATA)
+        yield 0, Finding("num_data", chain.of, chain.num_data, None, n, n, DATA)
 
 
-def _answers(recipe: Recipe, chain: Series, alpha: float, tolerance: float) -> Answers:
+def _answers(recipe: Recipe, chain: LoopChain, alpha: float, tolerance: float) -> Answers:
     """The findings on a chain with their ranks; as text, questions that were not asked."""
     yield from _data(chain)
     of, series = chain.of, chain.series
@@ -103,11 +103,11 @@ def _answers(recipe: Recipe, chain: Series, alpha: float, tolerance: float) -> A
     if NOISE in series and series[SQUARES].all():
         turn = average_of((series[NOISE] / series[SQUARES])[None])
         high = STIFF + turn.half_width(alpha)
-        turning = Diagnostic("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
+        turning = Finding("turn of the gradient", of, turn.value, None, 0.0, high, TURNING, high <= 2)
         smaller = not turning.ok
         yield 1, turning
     heat = _heat(chain, alpha, tolerance)
-    smaller |= isinstance(heat, Diagnostic) and not heat.ok
+    smaller |= isinstance(heat, Finding) and not heat.ok
     yield 2, heat
     for b in recipe.thermostats:
         yield 3, _relaxing(series[b.name], f"{b.name}, {of}", alpha)
@@ -117,7 +117,7 @@ def _answers(recipe: Recipe, chain: Series, alpha: float, tolerance: float) -> A
         steps = chain.relaxation.get(b.name, math.inf)
         if steps < math.inf:
             memory = "relaxation time over steps averaged"
-            forgetting = Diagnostic(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
+            forgetting = Finding(memory, f"{b.name}, {of}", steps / later, None, 0.0, MEMORY, FORGETTING)
             lasting += [] if forgetting.ok else [b.name]
             yield 4, forgetting
     slack = 2 * tolerance
@@ -137,7 +137,7 @@ def _answers(recipe: Recipe, chain: Series, alpha: float, tolerance: float) -> A
         yield 5, _temperature("configurational", chain, "", slack, alpha, cure)
 
 
-def _temperature(kind: str, chain: Series, block: str, slack: float, alpha: float, cure: str) -> Diagnostic:
+def _temperature(kind: str, chain: LoopChain, block: str, slack: float, alpha: float, cure: str) -> Finding:
     """The finding on a temperature; one that is mostly far beyond T is too hot, however wide its band."""
     series = chain.series[f"{kind}.{block}" if block else kind]
     over_T = average_of(series[None])
@@ -146,11 +146,11 @@ def _temperature(kind: str, chain: Series, block: str, slack: float, alpha: floa
     question, of = f"{kind} temperature over T", f"{block}, {chain.of}" if block else chain.of
     cure = _cure(chain, over_T, cure)
     if float(series.median()) > FAR:
-        return Diagnostic(question, of, over_T.value, over_T.error, 0.0, FAR, cure)
+        return Finding(question, of, over_T.value, over_T.error, 0.0, FAR, cure)
     return banded(question, of, over_T, 1.0, slack, alpha, cure)
 
 
-def _heat(chain: Series, alpha: float, tolerance: float) -> Diagnostic | str:
+def _heat(chain: LoopChain, alpha: float, tolerance: float) -> Finding | str:
     """The finding on the temperature that the noise of minibatches adds, over T; as text, why it is unknown."""
     if HEATING not in chain.series:
         reason = chain.no_heat if NOISE in chain.series else "no two steps followed each other"
@@ -164,12 +164,12 @@ def _heat(chain: Series, alpha: float, tolerance: float) -> Diagnostic | str:
     return banded("heat of the minibatches over T", chain.of, over_T, 0.0, 2 * tolerance, alpha, cure)
 
 
-def _cure(chain: Series, over_T: Average, cure: str) -> str:
+def _cure(chain: LoopChain, over_T: Average, cure: str) -> str:
     """The cure of a temperature, after the mistakes that are seen, or that make a number far beyond T."""
     return ADDED + cure if chain.added else SCALE + cure if abs(over_T.value) > FAR else cure
 
 
-def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Diagnostic:
+def _relaxing(series: torch.Tensor, of: str, alpha: float) -> Finding:
     length = len(series) // SEGMENTS
     (agreement,) = agreements_of(series[-SEGMENTS * length :].reshape(SEGMENTS, length)[:, :, None])
     if math.isnan(agreement.r_hat):

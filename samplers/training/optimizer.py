@@ -189,6 +189,8 @@ class Optimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
         self.held += frozen
+        if "_monitors" in vars(self):  # steps with the new group are first ones
+            self._monitors.clipping.looks = 0
 
     def settings(self, group: Mapping[str, Any]) -> Rates:
         """Step size, temperature and parameters of a group, given or converted from lr and momentum, and checked."""
