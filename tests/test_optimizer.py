@@ -633,7 +633,7 @@ def test_a_group_of_bounded_slope_beside_another_is_not_taken_for_clipped():
 
 
 def test_a_group_whose_norm_is_nearly_that_of_all_is_not_taken_for_clipped():
-    """A large constant gradient beside a small one with larger entries; kills the norm of all groups as the only sign."""
+    """A large constant gradient beside a small one with larger entries; kills the norm of all as the only sign."""
     large, small = (torch.nn.Parameter(torch.zeros(sites)) for sites in (100_000, 10))
     optimizer = Optimizer([{"params": [large]}, {"params": [small]}], samplers.SGLD, lr=1e-6, num_data=10)
     with warnings.catch_warnings():

@@ -54,7 +54,7 @@ class Graphs:
         self._place: tuple[Stage, int, int] | None = None  # the stage, the next step, and the end of queued graphs
 
     def _candidates(self, function: Several, steps: int) -> Iterator[Several]:
-        """Yields graphs of a `function` of several steps, first the fastest; errors are raised at the first call of each.
+        """Yields graphs of a function of several steps, first the fastest; errors are raised at the first call.
 
         `steps`: the length of the stage. On a GPU torch.compile fuses the launches of a long one before the capture.
         """

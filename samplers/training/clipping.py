@@ -37,13 +37,9 @@ class Clipping:
         self.arrivals = arrivals
         self.looks = 0
         self.constant = ""
-        self._measured: list[
-            torch.Tensor
-        ] = []  # of each group in this step: norms of its tensors, and the largest entry
+        self._measured: list[torch.Tensor] = []  # of each group in this step: norms of tensors, largest entry
         self._of_groups: deque[Sizes] = deque(maxlen=LOOKS)
-        self._of_steps: deque[tuple[Sizes, Sizes]] = deque(
-            maxlen=LOOKS
-        )  # of several groups together, by entry and group
+        self._of_steps: deque[tuple[Sizes, Sizes]] = deque(maxlen=LOOKS)  # of several groups, by entry and by group
 
     @property
     def looks_on(self) -> bool:
