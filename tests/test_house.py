@@ -297,6 +297,12 @@ def test_lines_of_prose_end_at_120_columns():
     assert not [(name, line) for name, line in lines if len(line) > 120 and not line.startswith("|")]
 
 
+def test_lines_of_templates_end_at_120_columns():
+    templates = [*(ROOT / "integrators" / "backends" / "templates").iterdir()]
+    assert len(templates) > 20
+    assert not [(path.name, line) for path in templates for line in path.read_text().splitlines() if len(line) > 120]
+
+
 def test_dotted_names_in_docstrings_and_pages_lead_to_something():
     texts = [page.read_text() for page in PAGES]
     for tree in ours().values():

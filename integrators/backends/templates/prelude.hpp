@@ -1,4 +1,4 @@
-// What an emitted kernel needs: Philox4x32-10 by hand for the vector units, the rest in loops that a compiler vectorises.
+// What an emitted kernel needs: Philox4x32-10 by hand for vector units, the rest in loops that a compiler vectorises.
 
 #include <cmath>
 #include <cstdint>
@@ -14,7 +14,8 @@ template <class R> struct Bits;
 template <> struct Bits<float> {
     using U = uint32_t;
     using I = int32_t;
-    static constexpr int mantissa = 23, bias = 127, logs = 0, powers = 7, angles = 0;  // the last three: terms of series
+    static constexpr int mantissa = 23, bias = 127;
+    static constexpr int logs = 0, powers = 7, angles = 0;  // terms of series
 };
 template <> struct Bits<double> {
     using U = uint64_t;
@@ -44,7 +45,7 @@ constexpr Series series;
 
 // ---- elementary functions, without branches
 
-// -2 log x of a positive normal number in float32 is -2 k log 2 + t p(t), x = 2^k (1 + t) with 1 + t in [1/sqrt 2, sqrt 2);
+// -2 log x of a positive normal number in float32 is -2 k log 2 + t p(t), x = 2^k (1 + t), 1 + t in [1/sqrt 2, sqrt 2);
 // p is within 3e-8 of -2 log(1 + t)/t. Of numbers or of vectors; `scaled` is 2^23 k, which needs no shift
 constexpr float LOG[] = {-1.99999994f, 0.99999976f,  -0.66668372f, 0.50004148f, -0.39913666f,
                          0.33124794f,  -0.29904552f, 0.28733622f,  -0.17444580f};
@@ -81,7 +82,8 @@ template <class R> static inline R log_of_normal(R x) {
 // log x: of subnormal numbers by scaling, nan below 0
 template <class R> static inline R log_of(R x) {
     using B = Bits<R>;
-    const R least = bits<R>((typename B::U)1 << B::mantissa), large = bits<R>((typename B::U)(2 * B::bias + 1) << B::mantissa);
+    const R least = bits<R>((typename B::U)1 << B::mantissa);
+    const R large = bits<R>((typename B::U)(2 * B::bias + 1) << B::mantissa);
     const R scale = R((uint64_t)1 << B::mantissa);
     const bool small = x < least;
     const R y = log_of_normal(small ? x * scale : x) - (small ? R(B::mantissa * 0.69314718055994530942) : R(0));
@@ -102,9 +104,10 @@ template <class R> static inline R exp_of(R x) {
     using B = Bits<R>;
     using U = typename B::U;
     using I = typename B::I;
-    const R top = R((B::bias + 2) * 0.69314718055994530942), low = R(-(B::bias + B::mantissa + 2) * 0.69314718055994530942);
+    const R top = R((B::bias + 2) * 0.69314718055994530942);
+    const R low = R(-(B::bias + B::mantissa + 2) * 0.69314718055994530942);
     const R y = at_least(at_most(x, top), low), k = std::floor(y * R(1.44269504088896340736) + R(0.5));
-    const R high = B::mantissa == 23 ? R(0.693359375) : R(0.6931471803691238);  // of log 2, so short that k high is exact
+    const R high = B::mantissa == 23 ? R(0.693359375) : R(0.6931471803691238);  // of log 2; k high is exact
     const R rest = B::mantissa == 23 ? R(-2.12194440054690583e-4) : R(1.9082149292705877e-10);
     const R r = (y - k * high) - k * rest;
     R p = R(series.over_factorial[B::powers]);

@@ -87,12 +87,14 @@ template <int N> struct Philox {
 
 // four words for each of W groups of sites of one chain, or for one group of W chains
 template <int W, bool along_chains>
-static INLINE void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uint32_t chain, uint64_t step, uint64_t seed) {
+static INLINE void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uint32_t chain, uint64_t step,
+                         uint64_t seed) {
     constexpr int N = W < 2 * LANES ? W / 2 : LANES;
     for (int l = 0; l < W; l += 2 * N) {
         Philox<N> philox;
         typename Wide<N>::Word x[4];
-        philox.template begin<along_chains>(group + (along_chains ? 0 : l), draw, chain + (along_chains ? l : 0), step, seed);
+        const int by_group = along_chains ? 0 : l, by_chain = along_chains ? l : 0;
+        philox.template begin<along_chains>(group + by_group, draw, chain + by_chain, step, seed);
 #pragma GCC unroll 9
         for (int k = 0; k < 9; ++k) philox.round();
         philox.end(x);
@@ -100,7 +102,7 @@ static INLINE void words(uint32_t (&w)[4][W], uint64_t group, uint32_t draw, uin
     }
 }
 
-// (x + 1/2) 2^-32; without AVX-512 unsigned numbers convert slowly: the halves are exact, so that their sum is rounded once
+// (x + 1/2) 2^-32; without AVX-512 unsigned numbers convert slowly: halves are exact, so that their sum is rounded once
 template <class R, class I = int32_t, class U> static inline R unit(U x) {
 #if defined __AVX512F__
     const R whole = converted<R>(x);
@@ -115,12 +117,14 @@ template <class R> static inline R open_unit(uint32_t x) {
     return smallest(unit<R>(x), R(1) - (sizeof(R) == 4 ? R(0x1p-24) : R(0x1p-53)));
 }
 
-// ---- normal numbers of pairs of words, by Box and Muller (1958): sqrt(-2 log u) times cos and sin of 2 pi v. The angle is a
-// number of half turns, which change both signs, and a rest z within pi/2: the word without its highest bit
+// ---- normal numbers of pairs of words, by Box and Muller (1958): sqrt(-2 log u) times cos and sin of 2 pi v. The
+// angle is a number of half turns, which change both signs, and a rest z within pi/2: the word without its highest bit
 
 constexpr double ANGLE = 3.14159265358979323846 * 0x1p-32;
-constexpr float COS[] = {1.0f, -0.499999994f, 4.16666363e-2f, -1.38883614e-3f, 2.47601623e-5f, -2.60515089e-7f};  // to 3e-10
-constexpr float SIN[] = {0.999999996f, -0.166666580f, 8.33305108e-3f, -1.98090762e-4f, 2.60522652e-6f};  // over z, to 5e-9
+// to 3e-10
+constexpr float COS[] = {1.0f, -0.499999994f, 4.16666363e-2f, -1.38883614e-3f, 2.47601623e-5f, -2.60515089e-7f};
+// over z, to 5e-9
+constexpr float SIN[] = {0.999999996f, -0.166666580f, 8.33305108e-3f, -1.98090762e-4f, 2.60522652e-6f};
 
 template <class F> static INLINE F root(F x) {
     if constexpr (sizeof(F) <= 8) return std::sqrt(x);
@@ -189,8 +193,8 @@ static inline void pair_of_normals(uint32_t even, uint32_t odd, double& x, doubl
     y = signed_r * (s * z);
 }
 
-// normal numbers in float32, a block of sites after the other: while those of a block are made of its words, the words of
-// the next are found, as neither alone keeps the vector units at work
+// normal numbers in float32, a block of sites after the other: while those of a block are made of its words, the words
+// of the next are found, as neither alone keeps the vector units at work
 struct Normals {
     static constexpr int SITES = 8 * LANES;
     using Real = Wide<LANES>::Real;

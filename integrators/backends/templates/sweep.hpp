@@ -13,7 +13,7 @@ struct Sweep {  // arrays: [array][part], numbers: [number] of each chain; items
     int64_t first_chain;
 };
 
-// Ask for the memory of a block that comes later in a run: the hardware foresees a page of memory, and few arrays at once
+// Ask for the memory of a block that comes later in a run: the hardware foresees a page of memory, and few arrays
 static INLINE void foresee(const R* x, int64_t left) {
     if (left > AHEAD)
         for (int64_t l = AHEAD; l < AHEAD + BLOCK; l += 64 / (int64_t)sizeof(R)) __builtin_prefetch(x + l);
@@ -31,8 +31,8 @@ struct PerSite {
     INLINE const R* from(int64_t b) const { return given ? given + b : buffer; }
 };
 
-// The random numbers of one run of sites after the other: those given, or drawn a block at a time, which goes on from run
-// to run where they meet
+// The random numbers of one run of sites after the other: those given, or drawn a block at a time, which goes on from
+// run to run where they meet
 template <class R, bool normal> struct Noise {
     static constexpr uint64_t GROUPS = BLOCK / 4, NOWHERE = ~(uint64_t)0;
     alignas(64) R buffer[BLOCK];
