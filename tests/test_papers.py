@@ -261,12 +261,12 @@ def test_ctrl_c_within_a_chain_leaves_no_result(study, monkeypatch):
     import run
 
     import samplers
-    from samplers.running import watching
+    from samplers.results import bar
 
-    monkeypatch.setattr(watching, "EVERY", 0.0)
+    monkeypatch.setattr(bar, "EVERY", 0.0)
 
     def pressed(scalars):
-        monkeypatch.setattr(watching, "EVERY", 1e9)  # once
+        monkeypatch.setattr(bar, "EVERY", 1e9)  # once
         signal.raise_signal(signal.SIGINT)
 
     def cut_short(study):
