@@ -391,30 +391,30 @@ def test_clipping_that_begins_to_bind_late_is_named():
     assert report.wrong[0].question == "clipped gradients"
 
 
+def clip_over_all(optimizer, weights, steps, begins):
+    """Makes steps of a loop whose gradients are clipped by one norm over all weights from step `begins` on."""
+    for k in steps:
+        for index, p in enumerate(weights):
+            p.grad = noisy(p.detach(), 2 * k + index, 0.1)
+        if k >= begins:
+            torch.nn.utils.clip_grad_norm_(weights, 0.05)
+        optimizer.step()
+
+
 def test_clipping_by_one_norm_over_several_groups_is_named():
     """Also late, at the steps that are looked at now and then; the norm of each group varies."""
     weights = [torch.nn.Parameter(torch.zeros(50)) for _ in range(2)]
     optimizer = Optimizer([{"params": [p]} for p in weights], SGHMC, num_data=100, **CALM_RATES)
-    for k in range(320):
-        for index, p in enumerate(weights):
-            p.grad = noisy(p.detach(), 2 * k + index, 0.1)
-        if k >= 40:
-            torch.nn.utils.clip_grad_norm_(weights, 0.05)
-        optimizer.step()
+    clip_over_all(optimizer, weights, range(320), begins=40)
     assert optimizer.report().wrong[0].question == "clipped gradients"
 
 
 def test_clipping_is_seen_over_a_group_that_is_added_later():
     weights = [torch.nn.Parameter(torch.zeros(50)) for _ in range(2)]
     optimizer = Optimizer(weights[:1], SGHMC, num_data=100, **CALM_RATES)
-    for k in range(120):
-        if k == 60:
-            optimizer.add_param_group({"params": weights[1:], **CALM_RATES})
-        for index, p in enumerate(weights):
-            p.grad = noisy(p.detach(), 2 * k + index, 0.1)
-        if k >= 60:
-            torch.nn.utils.clip_grad_norm_(weights, 0.05)
-        optimizer.step()
+    clip_over_all(optimizer, weights, range(60), begins=60)
+    optimizer.add_param_group({"params": weights[1:], **CALM_RATES})
+    clip_over_all(optimizer, weights, range(60, 120), begins=60)
     assert optimizer.report().wrong[0].question == "clipped gradients"
 
 

@@ -14,9 +14,9 @@ from error_budget import CLAIMS, Z, standard_score
 from sympy import sin, symbols
 
 import samplers
-from integrators import noise
+from integrators import compiler, noise
 from integrators.kernels.constants import Constants
-from integrators.kernels.trajectory import TRAJECTORIES
+from integrators.kernels.launchers import LAUNCHERS, CppLauncher
 from recipe import Energy, Recipe, RecipeError, euler, grad, positive, potential, scalar, total, vector
 from samplers import ATMC, SGHMC, SGLD, SGNHT, Draws, PreconditionedSGLD, UnderdampedLangevin, posterior
 from samplers.running import choice, inputs
@@ -231,11 +231,12 @@ def test_a_run_says_which_kernel_made_its_steps_and_why(settings, reason, monkey
 
 
 def test_formulas_are_stepped_one_by_one_in_a_language_without_kernels_of_many_steps(monkeypatch):
-    """And by no other language's kernel."""
-    monkeypatch.delitem(TRAJECTORIES, "cpp")
+    """And by no other language's kernel of many steps."""
+    monkeypatch.setattr(compiler, "BACKENDS", (*compiler.BACKENDS, "toy"))
+    monkeypatch.setitem(LAUNCHERS, "toy", CppLauncher)
     settings = dict(energy=TARGETS["gaussian"], chains=2, steps=12)
-    draws, expected = run(backend="cpp", **settings), run(backend="torch", **settings)
-    assert draws.info["backend_reason"] == "each step in one call of cpp: no kernel makes many of them"
+    draws, expected = run(backend="toy", **settings), run(backend="torch", **settings)
+    assert draws.info["backend_reason"] == "each step in one call of toy: no kernel makes many of them"
     torch.testing.assert_close(draws["theta"], expected["theta"], rtol=1e-12, atol=1e-12)
 
 

@@ -185,7 +185,7 @@ class AnnealingProgress:
         self.number = 0
         self.bridge = 0.0
         self.acceptance = 1.0
-        self.watch = Ticker(bar, progress, _in_words, at_once=True)
+        self.ticker = Ticker(bar, progress, _in_words, at_once=True)
 
     def update(self, bridge: float, acceptance: float) -> None:
         """Advances by a bridge."""
@@ -193,14 +193,14 @@ class AnnealingProgress:
         self.bridge = bridge
         self.acceptance = acceptance
         self.bar.update()
-        self.watch.update(self.scalars)
+        self.ticker.update(self.scalars)
 
     def each(self, bridges: Iterable[float], annealed: Iterator[tuple[Any, float]]) -> Iterator[tuple[Any, float]]:
         """Yields what is `annealed` at each of the bridges, of which the last one is shown in any case."""
         for bridge, (gap, share) in zip(bridges, annealed):
             self.update(bridge, share)
             yield gap, share
-        self.watch.update(self.scalars, at_end=True)
+        self.ticker.update(self.scalars, at_end=True)
 
     def scalars(self, _: float) -> Scalars:
         """The number of bridges so far, and the last of them."""

@@ -11,7 +11,6 @@ from integrators.kernels import block_noise, gpu
 from integrators.kernels.fallback import BY_DEVICE, kernel_or_none
 from integrators.kernels.single import in_parts
 from integrators.kernels.sweep import Sweep
-from integrators.kernels.trajectory import TRAJECTORIES
 from integrators.step import Step
 
 from .drive import Kernel
@@ -73,7 +72,7 @@ def kernel_for(plan: Plan, state: dict[str, Any], inputs: Inputs, keep: Sequence
         reason = too_short(plan, state, symbolic)
         if reason:
             return Stepwise(inputs, keep), reason
-    by_steps = not symbolic or language != "cpp" or language not in TRAJECTORIES  # C++ makes either one step or many
+    by_steps = not symbolic or language != "cpp"  # C++ makes either one step or many
 
     def of_many(step: Step) -> object:
         return kernel_or_none(backend, partial(kernel_of, step, state, inputs, language), others=by_steps)

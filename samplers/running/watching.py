@@ -36,8 +36,8 @@ class Progress:
         self.record = record
         self.layout = inputs.layout
         self.bar = Bar(chains.recipe.name, plan.length, shown=progress is True)
-        self.watch = Ticker(self.bar, progress, _in_words)
-        self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.watch.is_on else {}
+        self.ticker = Ticker(self.bar, progress, _in_words)
+        self.masses = masses(plan.step.recipe, inputs.constants, plan.step.frozen) if self.ticker.is_on else {}
         self.done = 0
         self.done_then = 0
         self.counted = time.monotonic()
@@ -53,7 +53,7 @@ class Progress:
         """Advance the bar by `steps` steps; compute scalars about once a second."""
         self.bar.update(steps)
         self.done += steps
-        self.watch.update(self.scalars, at_end=self.done >= self.plan.length)
+        self.ticker.update(self.scalars, at_end=self.done >= self.plan.length)
 
     def end(self, verdict: str) -> None:
         """Close the bar, and print the verdict of the run's report."""

@@ -85,7 +85,7 @@ class Look(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a step leaves for a comparison with the next one.
+    """Slopes and marks of a step, which are compared with those of the next step.
 
     `slopes`: num_data times the gradients of the loss, `(chains, sites)`; `batch`: the place of the latest Minibatches;
     `address` and `version`: of the first gradient; `generator`: the state of torch's random numbers.
@@ -137,7 +137,7 @@ class Monitor:
             self._begin(look, now.slopes)
 
     def _compare(self, before: Trace, now: Trace) -> None:
-        """Completes the latest row by the noise of gradients, from the step that it is of and the next one."""
+        """Completes the latest row by the noise of gradients between its step and the next one."""
         row = self.rows[-1]
         halves = torch.stack((now.slopes - before.slopes, now.slopes, before.slopes)).square().sum(2) / 2
 

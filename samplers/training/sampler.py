@@ -1,4 +1,4 @@
-"""What all groups of an optimizer share: the step of the recipe that begins after its gradient, and its noise."""
+"""The settings that all groups of an optimizer share: the step of the recipe, and its noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .stacked import members_of
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """What the groups of an optimizer share; `where` begins messages, `step` begins right after its gradient."""
+    """Settings of all groups of an optimizer; `where` begins messages, `step` begins right after its gradient."""
 
     where: str
     step: Step
@@ -32,7 +32,7 @@ class Sampler:
         return self.step.recipe
 
     def identity(self, params: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """What a group's state is of: recipe, scheme, seed, chain, frozen blocks and members."""
+        """The identity of a group's state: recipe, scheme, seed, chain, frozen blocks and members."""
         members = members_of(params)
         return {
             "recipe": self.recipe.name,
