@@ -38,6 +38,7 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
+from .algebra import entries
 from .arguments import check_known
 from .declaration import Recipe, check_recipe
 from .declared import Adapted, Block, Parameter, temperature
@@ -167,7 +168,8 @@ def _in_coordinates(recipe: Recipe, change: Map, carried: bool) -> Recipe:
     scale = [1 / change.slope if carried and b == change.theta else S.One for b in recipe.state]
 
     def matrix(A: Any) -> ImmutableMatrix:
-        return ImmutableMatrix(*A.shape, lambda i, j: A[i, j].xreplace(rule) * scale[i] * scale[j])
+        values = {(i, j): e.xreplace(rule) * scale[i] * scale[j] for (i, j), e in entries(A).items()}
+        return ImmutableMatrix(*A.shape, lambda i, j: values.get((i, j), S.Zero))
 
     def energy_of_z(H: Expr) -> Expr:
         H = H.xreplace(rule)
